@@ -1,0 +1,5 @@
+"""``python -m viprl.cli``."""
+
+from viprl.cli import main
+
+raise SystemExit(main())

@@ -1,0 +1,212 @@
+"""What a predictor returns and what it must be able to do.
+
+Notation: B prompts in the batch, M quadrature nodes, K group sizes; p is a prompt's success probability.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+from viprl.errors import InvalidInputError
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+PromptId = str | int
+
+QUADRATURE_NODES = 16
+
+
+class Prediction:
+    """Posterior of the success probability p of each prompt of a batch.
+
+    Attributes:
+        mean: (B,) posterior mean of p.
+        bernoulli_variance: (B,) posterior mean of p(1-p); at most ``mean * (1 - mean)``, by the posterior variance.
+        reward_variance: (B,) what the DrGRPO and RLOO variance models scale with; equals ``bernoulli_variance`` for
+            rewards in {0, 1} and the expected reward variance for real rewards.
+        cold: (B,) True where the prompt has no observation of its own yet.
+    """
+
+    def __init__(
+        self,
+        mean: ArrayLike,
+        bernoulli_variance: ArrayLike,
+        *,
+        quadrature: Callable[[], tuple[FloatArray, FloatArray]],
+        cold: ArrayLike | None = None,
+        reward_variance: ArrayLike | None = None,
+    ) -> None:
+        self.mean = _vector("mean", mean)
+        self.bernoulli_variance = _vector("bernoulli_variance", bernoulli_variance, len(self.mean))
+        self.reward_variance = (
+            self.bernoulli_variance
+            if reward_variance is None
+            else _vector("reward_variance", reward_variance, len(self.mean))
+        )
+        flags = np.zeros(len(self.mean), bool) if cold is None else np.asarray(cold, bool)
+        if flags.shape != self.mean.shape:
+            raise InvalidInputError(f"`cold` must have the shape of `mean`, but got {flags.shape}, {self.mean.shape}")
+        self.cold: BoolArray = flags
+        self._quadrature = quadrature
+        for array in (self.mean, self.bernoulli_variance, self.reward_variance, self.cold):
+            array.flags.writeable = False
+
+    def __len__(self) -> int:
+        return len(self.mean)
+
+    def __getitem__(self, index: ArrayLike | slice) -> Prediction:
+        rows = index if isinstance(index, slice) else np.asarray(index)
+
+        def quadrature() -> tuple[FloatArray, FloatArray]:
+            nodes, weights = self.nodes()
+            return nodes[rows], weights[rows]
+
+        return Prediction(
+            self.mean[rows],
+            self.bernoulli_variance[rows],
+            quadrature=quadrature,
+            cold=self.cold[rows],
+            reward_variance=self.reward_variance[rows],
+        )
+
+    def nodes(self) -> tuple[FloatArray, FloatArray]:
+        """Quadrature of the posterior: nodes (B, M) in [0, 1] and weights (B, M) whose rows sum to one."""
+        return self._quadrature()
+
+    def expect(self, f: Callable[[FloatArray], NDArray[Any]]) -> FloatArray:
+        """Posterior mean of f(p).
+
+        Args:
+            f: maps an array (B, M) of probabilities to (B, M) or (B, M, K).
+
+        Returns:
+            (B,) or (B, K).
+        """
+        nodes, weights = self.nodes()
+        values = np.asarray(f(nodes), dtype=np.float64)
+        if values.shape[:2] != nodes.shape:
+            raise InvalidInputError(f"f(p) must start with the shape of p, but got {values.shape} for {nodes.shape}")
+        result: FloatArray = np.einsum("bm...,bm->b...", values, weights)
+        return result
+
+    @classmethod
+    def point(cls, p: ArrayLike, *, cold: ArrayLike | None = None) -> Prediction:
+        """A plug-in prediction: all mass at p (B,). E[p(1-p)] is then p(1-p), which over-states certainty."""
+        mean = _probability("p", p)
+        return cls(
+            mean,
+            mean * (1 - mean),
+            quadrature=lambda: (mean[:, None].copy(), np.ones((len(mean), 1))),
+            cold=cold,
+        )
+
+    @classmethod
+    def beta(cls, alpha: ArrayLike, beta: ArrayLike, *, cold: ArrayLike | None = None) -> Prediction:
+        """Beta(alpha, beta) posteriors, both (B,) and positive."""
+        a = _vector("alpha", alpha)
+        b = _vector("beta", beta, len(a))
+        if len(a) and not (a.min() > 0 and b.min() > 0):
+            raise InvalidInputError(f"alpha, beta > 0 must hold, but got minima {a.min()}, {b.min()}")
+        total = a + b
+        return cls(
+            a / total,
+            a * b / (total * (total + 1)),
+            quadrature=lambda: _beta_quadrature(a, b),
+            cold=cold,
+        )
+
+    @classmethod
+    def logistic_normal(cls, mean: ArrayLike, variance: ArrayLike, *, cold: ArrayLike | None = None) -> Prediction:
+        """p = sigmoid(g), g ~ Normal(mean, variance); both (B,), variance non-negative."""
+        m = _vector("mean", mean)
+        v = _vector("variance", variance, len(m))
+        if len(v) and v.min() < 0:
+            raise InvalidInputError(f"variance >= 0 must hold, but got minimum {v.min()}")
+        x, w = special.roots_hermitenorm(QUADRATURE_NODES)
+        nodes = special.expit(m[:, None] + np.sqrt(v)[:, None] * x)
+        return cls.from_nodes(nodes, w / w.sum(), cold=cold)
+
+    @classmethod
+    def from_nodes(cls, nodes: ArrayLike, weights: ArrayLike, *, cold: ArrayLike | None = None) -> Prediction:
+        """Discrete posteriors: nodes (B, M) with weights (M,) or (B, M), normalised here per prompt."""
+        p = np.asarray(nodes, dtype=np.float64)
+        if p.ndim != 2:
+            raise InvalidInputError(f"`nodes` must be (B, M), but got shape {p.shape}")
+        if p.size and not (p.min() >= 0 and p.max() <= 1):
+            raise InvalidInputError(f"0 <= nodes <= 1 must hold, but got [{p.min()}, {p.max()}]")
+        w = np.broadcast_to(np.asarray(weights, dtype=np.float64), p.shape)
+        total = w.sum(axis=1, keepdims=True)
+        if p.size and not (w.min() >= 0 and total.min() > 0):
+            raise InvalidInputError("weights must be non-negative with a positive sum for every prompt")
+        w = w / total
+        mean = np.clip(np.einsum("bm,bm->b", p, w), 0.0, 1.0)
+        spread = np.einsum("bm,bm->b", p * (1 - p), w)
+        return cls(mean, spread, quadrature=lambda: (p, w), cold=cold)
+
+
+@runtime_checkable
+class Predictor(Protocol):
+    """Predicts success probabilities of prompts and learns from their rollouts."""
+
+    @property
+    def reward_kind(self) -> Literal["binary", "real"]:
+        """Which observations it takes: success counts, or the moments of real rewards."""
+        ...
+
+    def predict(self, ids: Sequence[PromptId]) -> Prediction:
+        """Prediction for B prompts; pure: no state changes, no randomness."""
+        ...
+
+    def observe(self, ids: Sequence[PromptId], successes: ArrayLike, rollouts: ArrayLike) -> None:
+        """Learn from one step. successes, rollouts: (B,); zero rollouts carry no news; repeated ids add up."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything the next step needs, as arrays, numbers, strings and nested dicts."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore ``state_dict()``; continuing is then bit for bit the same."""
+        ...
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers worth logging (drift, learned hyper-parameters)."""
+        ...
+
+
+def _vector(name: str, values: ArrayLike, length: int | None = None) -> FloatArray:
+    array = np.array(values, dtype=np.float64)
+    if array.ndim != 1:
+        raise InvalidInputError(f"`{name}` must be one-dimensional, but got shape {array.shape}")
+    if length is not None and len(array) != length:
+        raise InvalidInputError(f"`{name}` must have length {length}, but got {len(array)}")
+    if array.size and not np.isfinite(array).all():
+        raise InvalidInputError(f"`{name}` must be finite, but got {int((~np.isfinite(array)).sum())} values that are not")
+    return array
+
+
+def _probability(name: str, values: ArrayLike) -> FloatArray:
+    array = _vector(name, values)
+    if array.size and not (array.min() >= 0 and array.max() <= 1):
+        raise InvalidInputError(f"0 <= {name} <= 1 must hold, but got [{array.min()}, {array.max()}]")
+    return array
+
+
+def _beta_quadrature(a: FloatArray, b: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Equal-probability slices of each Beta, each slice represented by its own mean.
+
+    E[p; lo < p < hi] = a / (a + b) times the mass that Beta(a + 1, b) gives the slice, so the means are exact and
+    the rule keeps E[p] exactly; it works for any a, b > 0, also where the density is unbounded at 0 or 1.
+    """
+    edges = np.linspace(0.0, 1.0, 4 * QUADRATURE_NODES + 1)
+    cuts = special.betaincinv(a[:, None], b[:, None], edges[None, 1:-1])
+    mass = special.betainc((a + 1)[:, None], b[:, None], cuts)
+    zero, one = np.zeros((len(a), 1)), np.ones((len(a), 1))
+    slices = np.diff(np.concatenate([zero, mass, one], axis=1), axis=1)
+    nodes = np.clip((a / (a + b))[:, None] * slices * (len(edges) - 1), 0.0, 1.0)
+    return nodes, np.full(nodes.shape, 1.0 / nodes.shape[1])
