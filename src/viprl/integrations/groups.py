@@ -1,0 +1,251 @@
+"""Statistics and advantages of ragged groups of rollouts.
+
+Trainers keep the rollouts of a step in a flat array of C rows. A group is named by a row index, never by position, so
+groups of any size, in any order, with any number of missing rewards are handled the same way. All arithmetic is in
+float64; the caller casts.
+
+Notation: C rollouts (rows) of the step, B groups (prompts of the batch), n_q the rewards present in group q.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from viprl.errors import InvalidInputError
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+Estimator = Literal["dr_grpo", "rloo", "grpo"]
+PromptWeighting = Literal["none", "rollout", "equal"]
+
+ESTIMATORS: tuple[str, ...] = ("dr_grpo", "rloo", "grpo")
+PROMPT_WEIGHTINGS: tuple[str, ...] = ("equal", "rollout", "none")
+GRPO_EPSILON = 1e-4
+
+# Rewards travel through trainers as float32. Spreads below a few of its rounding steps are not differences between
+# rollouts; dividing them by a standard deviation would turn rounding into a signal.
+_SAME_REWARD = 4 * float(np.finfo(np.float32).eps)
+
+
+@dataclass(frozen=True)
+class GroupMoments:
+    """Per-group statistics of the rewards that are present.
+
+    Attributes:
+        count: (B,) rewards present.
+        mean: (B,) their mean; NaN for an empty group.
+        variance: (B,) their variance with ddof 1, exactly 0 for a constant group; NaN where count < 2.
+        constant: (B,) True where at least one reward is present and all present ones are equal (to float32 rounding).
+    """
+
+    count: IntArray
+    mean: FloatArray
+    variance: FloatArray
+    constant: NDArray[np.bool_]
+
+
+def flat_rewards(rewards: Any, group_sizes: ArrayLike) -> FloatArray:
+    """Rewards in plan order as one (C,) array with NaN for missing ones.
+
+    Args:
+        rewards: flat (C,), or B sequences of at most n_q rewards each; None and NaN are missing, and so are the
+            rollouts that a group lacks.
+        group_sizes: (B,) planned sizes.
+
+    Raises:
+        InvalidInputError: the shapes do not fit, or a reward is infinite.
+    """
+    sizes = _sizes(group_sizes)
+    total = int(sizes.sum())
+    if _is_ragged(rewards):
+        if len(rewards) != len(sizes):
+            raise InvalidInputError(
+                f"ragged rewards must have one sequence per group, but got {len(rewards)} for {len(sizes)} groups"
+            )
+        flat = np.full(total, np.nan)
+        for start, size, group in zip(np.cumsum(sizes) - sizes, sizes, rewards, strict=True):
+            values = _to_float(group)
+            if len(values) > size:
+                raise InvalidInputError(
+                    f"a group may hold at most its planned rollouts, but got {len(values)} rewards for size {size}"
+                )
+            flat[start : start + len(values)] = values
+    else:
+        flat = _to_float(rewards)
+        if len(flat) != total:
+            raise InvalidInputError(
+                f"len(rewards) == sum of group sizes must hold, but got {len(flat)} rewards for {total} rollouts"
+            )
+    if np.isinf(flat).any():
+        raise InvalidInputError(f"rewards must not be infinite, but got {int(np.isinf(flat).sum())} infinite values")
+    return flat
+
+
+def rows_of_sizes(group_sizes: ArrayLike) -> IntArray:
+    """(C,) index of the group of every rollout, for rollouts that lie group after group."""
+    sizes = _sizes(group_sizes)
+    return np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
+
+
+def group_moments(rewards: ArrayLike, rows: ArrayLike, num_groups: int) -> GroupMoments:
+    """Count, mean and variance of each group.
+
+    Args:
+        rewards: (C,) with NaN for missing rewards.
+        rows: (C,) group of every rollout, in [0, num_groups), in any order.
+        num_groups: B.
+    """
+    values = np.asarray(rewards, dtype=np.float64)
+    index = np.asarray(rows, dtype=np.int64)
+    if values.ndim != 1 or values.shape != index.shape:
+        raise InvalidInputError(f"rewards and rows must be (C,) alike, but got {values.shape} and {index.shape}")
+    if len(index) and not (0 <= index.min() and index.max() < num_groups):
+        raise InvalidInputError(f"0 <= rows < {num_groups} must hold, but got [{index.min()}, {index.max()}]")
+    present = ~np.isnan(values)
+    r, q = values[present], index[present]
+    count = np.bincount(q, minlength=num_groups).astype(np.int64)
+    low = np.full(num_groups, np.inf)
+    high = np.full(num_groups, -np.inf)
+    np.minimum.at(low, q, r)
+    np.maximum.at(high, q, r)
+    seen = count > 0
+    constant = np.zeros(num_groups, bool)
+    constant[seen] = high[seen] - low[seen] <= _SAME_REWARD * np.maximum(abs(high[seen]), abs(low[seen]))
+    # Sums are taken from the group's smallest reward, so a large common offset costs no digits.
+    base = np.where(seen, low, 0.0)
+    mean = np.full(num_groups, np.nan)
+    mean[seen] = base[seen] + np.bincount(q, r - base[q], num_groups)[seen] / count[seen]
+    mean = np.where(constant, base, mean)
+    squares = np.bincount(q, np.where(constant[q], 0.0, r - mean[q]) ** 2, num_groups)
+    variance = np.full(num_groups, np.nan)
+    pairs = count > 1
+    variance[pairs] = squares[pairs] / (count[pairs] - 1)
+    return GroupMoments(count, mean, variance, constant)
+
+
+def advantages_by_row(
+    rewards: ArrayLike,
+    rows: ArrayLike,
+    num_groups: int,
+    estimator: str,
+    *,
+    epsilon: float | None = None,
+    prompt_weighting: str = "none",
+) -> FloatArray:
+    """Advantages of C rollouts whose groups are given row by row.
+
+    * ``dr_grpo``: A = r - mean of the group.
+    * ``rloo``: A = r - mean of the other rewards of the group = n/(n-1) times the former.
+    * ``grpo``: A = (r - mean) / (s + epsilon), s the group's standard deviation with ddof 1.
+
+    Missing rewards get advantage 0 and stay outside the baseline. Groups with one reward, and groups whose rewards are
+    all equal, get exactly 0.
+
+    Args:
+        rewards: (C,), NaN for missing.
+        rows: (C,) group of every rollout.
+        num_groups: B, including groups without rewards.
+        estimator: "dr_grpo", "rloo" or "grpo".
+        epsilon: added to the standard deviation of ``grpo``; None is 1e-4 (TRL's; verl uses 1e-6).
+        prompt_weighting: "equal" multiplies by (C'/B')/n_q, with C' the rewards present, B' the groups that have any
+            and n_q the rewards present in the group, so that the mean over rollouts becomes the mean over prompts of
+            the groups' means; "rollout" and "none" leave the advantages as they are.
+
+    Returns:
+        (C,) float64 advantages.
+    """
+    _check_choices(estimator, prompt_weighting)
+    values = np.asarray(rewards, dtype=np.float64)
+    index = np.asarray(rows, dtype=np.int64)
+    moments = group_moments(values, index, num_groups)
+    useful = ~np.isnan(values) & (moments.count > 1)[index] & ~moments.constant[index]
+    advantages = np.zeros(len(values))
+    q = index[useful]
+    centred = values[useful] - moments.mean[q]
+    if estimator == "rloo":
+        centred = centred * (moments.count[q] / (moments.count[q] - 1))
+    elif estimator == "grpo":
+        centred = centred / (np.sqrt(moments.variance[q]) + (GRPO_EPSILON if epsilon is None else epsilon))
+    advantages[useful] = centred
+    if prompt_weighting == "equal":
+        advantages *= equal_weights(moments.count)[index]
+    return advantages
+
+
+def group_advantages(
+    rewards: Any,
+    plan_or_sizes: Any,
+    estimator: str,
+    *,
+    epsilon: float | None = None,
+    prompt_weighting: str = "none",
+) -> FloatArray:
+    """Advantages of rollouts that lie group after group; see ``advantages_by_row``.
+
+    Args:
+        rewards: flat (C,) or ragged, in plan order; None and NaN are missing.
+        plan_or_sizes: a Plan, or the (B,) group sizes.
+        estimator: "dr_grpo", "rloo" or "grpo".
+        epsilon: see ``advantages_by_row``.
+        prompt_weighting: see ``advantages_by_row``.
+
+    Returns:
+        (C,) float64 advantages in plan order.
+
+    Example:
+        >>> group_advantages([[1, 0, 0, 0], [5.0, 5.0], [1, None]], [4, 2, 2], "dr_grpo").tolist()
+        [0.75, -0.25, -0.25, -0.25, 0.0, 0.0, 0.0, 0.0]
+    """
+    sizes = getattr(plan_or_sizes, "group_sizes", plan_or_sizes)
+    return advantages_by_row(
+        flat_rewards(rewards, sizes),
+        rows_of_sizes(sizes),
+        len(_sizes(sizes)),
+        estimator,
+        epsilon=epsilon,
+        prompt_weighting=prompt_weighting,
+    )
+
+
+def equal_weights(counts: ArrayLike) -> FloatArray:
+    """(B,) factor (C'/B')/n_q from the rewards present (B,); 0 for groups without any."""
+    present = np.asarray(counts, dtype=np.int64)
+    weights = np.zeros(len(present))
+    seen = present > 0
+    if seen.any():
+        weights[seen] = present.sum() / (seen.sum() * present[seen])
+    return weights
+
+
+def _check_choices(estimator: str, prompt_weighting: str) -> None:
+    if estimator not in ESTIMATORS:
+        raise InvalidInputError(f"`estimator` must be one of {ESTIMATORS}, but got {estimator!r}")
+    if prompt_weighting not in PROMPT_WEIGHTINGS:
+        raise InvalidInputError(f"`prompt_weighting` must be one of {PROMPT_WEIGHTINGS}, but got {prompt_weighting!r}")
+
+
+def _sizes(group_sizes: ArrayLike) -> IntArray:
+    sizes = np.asarray(group_sizes)
+    if sizes.ndim != 1 or (len(sizes) and (not np.issubdtype(sizes.dtype, np.integer) or sizes.min() < 0)):
+        raise InvalidInputError(f"group sizes must be (B,) non-negative integers, but got {group_sizes!r}")
+    return sizes.astype(np.int64)
+
+
+def _is_ragged(rewards: Any) -> bool:
+    if isinstance(rewards, np.ndarray):
+        return rewards.ndim == 2 or (rewards.dtype == object and any(_is_sequence(x) for x in rewards))
+    return any(_is_sequence(x) for x in rewards)
+
+
+def _is_sequence(value: Any) -> bool:
+    return isinstance(value, Sequence) or (isinstance(value, np.ndarray) and value.ndim > 0)
+
+
+def _to_float(values: Any) -> FloatArray:
+    return np.array([np.nan if v is None else float(v) for v in values], dtype=np.float64)
