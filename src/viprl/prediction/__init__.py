@@ -1,0 +1,19 @@
+"""Step 1: prompt -> posterior of its success probability."""
+
+from viprl.prediction.base import Prediction, Predictor
+from viprl.prediction.baselines import DiscountedBeta, GlobalMean, LastRate
+from viprl.prediction.calibrated import CalibratedPredictor
+from viprl.prediction.gaussian_process import GaussianProcessPredictor
+from viprl.prediction.recent import MovingAverage, Ridge
+
+__all__ = [
+    "CalibratedPredictor",
+    "DiscountedBeta",
+    "GaussianProcessPredictor",
+    "GlobalMean",
+    "LastRate",
+    "MovingAverage",
+    "Prediction",
+    "Predictor",
+    "Ridge",
+]

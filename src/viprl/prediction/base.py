@@ -186,7 +186,8 @@ def _vector(name: str, values: ArrayLike, length: int | None = None) -> FloatArr
     if length is not None and len(array) != length:
         raise InvalidInputError(f"`{name}` must have length {length}, but got {len(array)}")
     if array.size and not np.isfinite(array).all():
-        raise InvalidInputError(f"`{name}` must be finite, but got {int((~np.isfinite(array)).sum())} values that are not")
+        wrong = int((~np.isfinite(array)).sum())
+        raise InvalidInputError(f"`{name}` must be finite, but got {wrong} values that are not")
     return array
 
 
