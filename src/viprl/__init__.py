@@ -1,0 +1,3 @@
+"""viprl: adaptive rollout allocation for reinforcement learning with verifiable rewards."""
+
+__version__ = "0.1.0"

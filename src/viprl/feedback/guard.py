@@ -1,0 +1,89 @@
+"""The guard: is the realised gradient variance under our groups above what uniform groups would have given?
+
+For a group with n rewards, the unbiased sample variance a_hat (k (n - k) / (n (n - 1)) for k successes) estimates the
+reward variance a whatever n was, because n was chosen before the rollouts. So one step's rollouts estimate, without
+bias and on the same noise, the variance sum_q a_q f(n_q) of *any* allocation: the one that was used, uniform groups,
+and the one that the policy would have used while the guard holds it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class GuardState:
+    """What the guard knows: the discounted ratio of the policy's variance to uniform's, its standard error, verdict."""
+
+    ratio: float
+    standard_error: float
+    holding: bool
+
+
+class Guard:
+    """Falls back to uniform groups while the policy's realised variance ratio is above one.
+
+    The ratio is that of discounted sums over steps, its standard error that of a ratio of sums over independent
+    prompts (delta method). Holding starts when ``ratio - start * error > 1`` and ends when
+    ``ratio + end * error < 1``: quick to hold, since uniform groups cost little, and slower to let go.
+    """
+
+    def __init__(self, keep: float = 0.9, start: float = 1.0, end: float = 1.0) -> None:
+        self.keep, self.start, self.end = keep, start, end
+        self.holding = False
+        self._sums = np.zeros(2)  # discounted variance of the policy, of uniform
+        self._products = np.zeros(3)  # doubly discounted sums of policy^2, policy * uniform, uniform^2 by prompt
+
+    def update(
+        self,
+        a_hat: FloatArray,
+        policy_sizes: NDArray[np.int64],
+        uniform_sizes: NDArray[np.int64],
+        factor: Callable[[FloatArray], FloatArray],
+    ) -> None:
+        """Take in one step.
+
+        Args:
+            a_hat: (B,) unbiased reward variances; NaN where a group had fewer than two rewards.
+            policy_sizes: (B,) group sizes that the policy wanted (used or not).
+            uniform_sizes: (B,) uniform group sizes for the same budget.
+            factor: f(n) of the variance model, vectorised; prompts where it is not finite are left out.
+        """
+        ours = a_hat * factor(policy_sizes.astype(np.float64))
+        uniform = a_hat * factor(uniform_sizes.astype(np.float64))
+        fine = np.isfinite(ours) & np.isfinite(uniform)
+        ours, uniform = ours[fine], uniform[fine]
+        if uniform.sum() <= 0:
+            return  # a dead batch says nothing about the allocation
+        self._sums = self.keep * self._sums + np.array([ours.sum(), uniform.sum()])
+        products = np.array([ours @ ours, ours @ uniform, uniform @ uniform])
+        self._products = self.keep**2 * self._products + products
+        state = self.state()
+        if self.holding:
+            self.holding = not state.ratio + self.end * state.standard_error < 1
+        else:
+            self.holding = state.ratio - self.start * state.standard_error > 1
+
+    def state(self) -> GuardState:
+        """Ratio 1 with infinite error before the first informative step."""
+        ours, uniform = self._sums
+        if uniform <= 0:
+            return GuardState(1.0, float("inf"), self.holding)
+        ratio = ours / uniform
+        oo, ou, uu = self._products
+        spread = max(oo - 2 * ratio * ou + ratio**2 * uu, 0.0)
+        return GuardState(float(ratio), float(np.sqrt(spread) / uniform), self.holding)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"holding": self.holding, "sums": self._sums, "products": self._products}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.holding = bool(state["holding"])
+        self._sums, self._products = np.array(state["sums"], float), np.array(state["products"], float)

@@ -1,0 +1,173 @@
+"""A plan: how many rollouts each prompt of a batch gets, and why.
+
+Notation: B prompts in the batch, C = sum of the group sizes, n_q the size of group q.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from viprl.errors import InvalidInputError
+from viprl.prediction.base import Prediction, PromptId
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Group sizes for one step with the predictions behind them. Iterating yields ``(prompt_id, group_size)``.
+
+    Attributes:
+        prompt_ids: the batch, in order; an id may occur twice.
+        group_sizes: (B,) rollouts to sample, with sum ``budget``.
+        prediction: of the B prompts, made before the step.
+        budget: C.
+        step: number of steps that the allocator had observed.
+        policy, model: names of the policy and of the variance model.
+        adaptive_sizes: (B,) what the policy wanted; differs from ``group_sizes`` only while the guard holds.
+        uniform_sizes: (B,) equal group sizes for the same budget and bounds.
+        variance, uniform_variance: (B,) predicted gradient variances under ``group_sizes`` and ``uniform_sizes``.
+        next_variance: (B,) predicted variances with one rollout more.
+        min_group_size, max_group_size: (B,) bounds.
+        guard_holding: True where the guard replaced the policy's sizes by uniform ones.
+        seconds: wall-clock time that the allocation took.
+    """
+
+    prompt_ids: tuple[PromptId, ...]
+    group_sizes: IntArray
+    prediction: Prediction
+    budget: int
+    step: int
+    policy: str
+    model: str
+    adaptive_sizes: IntArray
+    uniform_sizes: IntArray
+    variance: FloatArray
+    uniform_variance: FloatArray
+    next_variance: FloatArray
+    min_group_size: IntArray
+    max_group_size: IntArray
+    guard_holding: bool = False
+    seconds: float = field(default=0.0, compare=False)
+
+    def __post_init__(self) -> None:
+        for value in vars(self).values():
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
+
+    def __len__(self) -> int:
+        return len(self.prompt_ids)
+
+    def __iter__(self) -> Iterator[tuple[PromptId, int]]:
+        return iter(zip(self.prompt_ids, self.group_sizes.tolist(), strict=True))
+
+    @property
+    def key(self) -> str:
+        """Identifies the plan: a digest of the step, the prompt ids and the group sizes."""
+        digest = hashlib.blake2b(repr((self.step, self.prompt_ids)).encode(), digest_size=16)
+        digest.update(np.ascontiguousarray(self.group_sizes, dtype="<i8").tobytes())
+        return digest.hexdigest()
+
+    def rows(self) -> IntArray:
+        """(C,) position in the batch of the prompt of every rollout, in plan order."""
+        return np.repeat(np.arange(len(self), dtype=np.int64), self.group_sizes)
+
+    def advantage_weights(self, present: ArrayLike | None = None) -> FloatArray:
+        """(C,) factors (C/B)/n_q that make every prompt weigh the same in a loss that averages over rollouts.
+
+        Exact for RLOO. The expected Dr. GRPO gradient of a prompt keeps its own factor (n_q - 1)/n_q.
+
+        Args:
+            present: (C,) booleans, False for rollouts without a reward. They get weight 0 and count neither in C nor
+                in n_q; prompts without any reward do not count in B.
+        """
+        rows = self.rows()
+        here = np.ones(len(rows), bool) if present is None else np.asarray(present, bool)
+        if here.shape != rows.shape:
+            raise InvalidInputError(
+                f"`present` must have one entry per planned rollout, but got shape {here.shape} for {len(rows)} rollouts"
+            )
+        counts = np.bincount(rows[here], minlength=len(self))
+        live = max(int(np.count_nonzero(counts)), 1)
+        return np.where(here, here.sum() / live / np.maximum(counts, 1)[rows], 0.0)
+
+    @property
+    def variance_ratio(self) -> float:
+        """Predicted gradient variance of the batch, relative to uniform groups (1.0 where both are zero)."""
+        uniform = float(self.uniform_variance.sum())
+        return float(self.variance.sum()) / uniform if uniform > 0 else 1.0
+
+    def dead_groups(self) -> float:
+        """Expected number of groups in which all rollouts get the same reward, so that nothing is learnt."""
+        n = self.group_sizes[:, None]
+        return float(self.prediction.expect(lambda p: p**n + (1 - p) ** n).sum())
+
+    def metrics(self) -> dict[str, float]:
+        """What is known before the rollouts, for a logger; keys start with ``viprl/``."""
+        return {
+            "viprl/variance_ratio": self.variance_ratio,
+            "viprl/group_size_min": float(self.group_sizes.min()),
+            "viprl/group_size_max": float(self.group_sizes.max()),
+            "viprl/group_size_std": float(self.group_sizes.std()),
+            "viprl/cold_share": float(self.prediction.cold.mean()),
+            "viprl/dead_groups_predicted": self.dead_groups(),
+            "viprl/guard": float(self.guard_holding),
+        }
+
+    def explain(self, prompt_id: PromptId) -> str:
+        """Why this prompt got its rollouts, in words and numbers; one paragraph per occurrence in the batch.
+
+        Raises:
+            InvalidInputError: the prompt is not in the plan.
+        """
+        positions = [q for q, other in enumerate(self.prompt_ids) if other == prompt_id]
+        if not positions:
+            raise InvalidInputError(f"the prompt must be in the plan, but {prompt_id!r} is not among its {len(self)}")
+        return "\n".join(self._explain(q) for q in positions)
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """One dict per prompt: what ``explain`` says, as numbers."""
+        gain = self.variance - self.next_variance
+        return [
+            {
+                "prompt_id": prompt_id,
+                "group_size": int(self.group_sizes[q]),
+                "uniform_group_size": int(self.uniform_sizes[q]),
+                "predicted_mean": float(self.prediction.mean[q]),
+                "predicted_bernoulli_variance": float(self.prediction.bernoulli_variance[q]),
+                "cold": bool(self.prediction.cold[q]),
+                "variance": float(self.variance[q]),
+                "uniform_variance": float(self.uniform_variance[q]),
+                "next_rollout_gain": float(gain[q]),
+            }
+            for q, prompt_id in enumerate(self.prompt_ids)
+        ]
+
+    def _explain(self, q: int) -> str:
+        spread = self.prediction.reward_variance
+        rank = int((spread > spread[q]).sum()) + 1
+        n = int(self.group_sizes[q])
+        history = "no rollouts of its own seen yet" if self.prediction.cold[q] else "with history of its own"
+        text = (
+            f"{self.prompt_ids[q]}: {n} rollouts (uniform: {self.uniform_sizes[q]}; bounds "
+            f"[{self.min_group_size[q]}, {self.max_group_size[q]}]). Predicted success probability "
+            f"{self.prediction.mean[q]:.3f}, reward variance {spread[q]:.4f}, rank {rank} of {len(self)} "
+            f"(batch mean {spread.mean():.4f}), {history}. "
+        )
+        if self.guard_holding:
+            wanted = int(self.adaptive_sizes[q])
+            return text + f"The guard holds uniform groups; {self.policy} would give {wanted}."
+        if n == self.max_group_size[q]:
+            return text + "The upper bound stops it."
+        gain = float(self.variance[q] - self.next_variance[q])
+        others = np.delete(self.variance - self.next_variance, q)
+        best = f"; the largest such gain elsewhere is {others.max():.3g}" if len(others) else ""
+        bound = " It is held up by the lower bound." if n == self.min_group_size[q] else ""
+        return text + f"One rollout more would lower its predicted gradient variance by {gain:.3g}{best}.{bound}"
