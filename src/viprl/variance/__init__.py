@@ -1,0 +1,19 @@
+"""STEP 2: success probability and group size -> gradient variance.
+
+A model gives v_q(n), the variance of prompt q's gradient estimate from n rollouts, up to one common factor (sigma_Z^2,
+the variance of a rollout's score). The solver multiplies it by per-prompt scale factors where these are known.
+"""
+
+from viprl.variance.base import BiasWarning, SeparableVarianceModel, VarianceModel
+from viprl.variance.grpo import GRPO
+from viprl.variance.separable import RLOO, DrGRPO, SeparableVariance
+
+__all__ = [
+    "GRPO",
+    "RLOO",
+    "BiasWarning",
+    "DrGRPO",
+    "SeparableVariance",
+    "SeparableVarianceModel",
+    "VarianceModel",
+]

@@ -1,0 +1,152 @@
+"""GRPO: advantages divided by the group's standard deviation.
+
+The paper's assumptions as in ``separable``: (R_j, H_j) i.i.d. within the prompt, R and H independent, Var(H) =
+sigma_Z^2, binary rewards. The advantage is A_j = (R_j - mean(R)) / (s + epsilon), s^2 = sum_j (R_j - mean(R))^2 /
+(n - ddof). The advantages sum to zero, so
+
+    g = (1/n) sum_j A_j H_j = (1/n) sum_j A_j (H_j - E[H]):   E[g | R] = 0, and E[H] contributes no term at all;
+    Var(g) = E[Var(g | R)] = sigma_Z^2 / n^2 * E[sum_j A_j^2].
+
+With k of n rewards at the upper value and d the distance of the two values,
+
+    S_k = sum_j (R_j - mean(R))^2 = d^2 k (n-k) / n,      sum_j A_j^2 = S_k / (sqrt(S_k / (n - ddof)) + epsilon)^2,
+
+which is nearly (n - ddof) whenever 0 < k < n and 0 otherwise. Hence v(n) = E[sum_j A_j^2] / n^2, k ~ Binomial(n, p),
+p from the posterior. For epsilon = 0: (n - ddof) / n^2 * (1 - E[p^n] - E[(1-p)^n]). The curve rises from 0 at n = 1,
+has a maximum that lies the further out the closer p is to 0 or 1, and only then falls: it is neither monotone nor
+convex. A rising stretch is the dead groups' doing: more rollouts make a zero gradient less likely.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+from viprl.errors import InvalidInputError
+from viprl.variance.base import FloatArray, batch_size, check_sizes, is_curve
+
+if TYPE_CHECKING:
+    from viprl.prediction.base import Prediction
+
+_CHUNK = 1 << 22  # elements of one (prompts, nodes, counts) block
+
+
+class GRPO:
+    """Variance of the gradient estimate with advantages divided by the group's standard deviation.
+
+    Args:
+        ddof: 1 (torch's default, used by TRL and verl) or 0.
+        epsilon: added to the standard deviation, in units of the reward (TRL 1e-4, verl 1e-6).
+        reward_range: distance of the two reward values; 2 for rewards in {-1, 1}. It matters through epsilon only.
+
+    >>> from viprl.prediction.base import Prediction
+    >>> GRPO(epsilon=0.0).curve(Prediction.point([0.5]), [1, 2, 3]).round(4).tolist()
+    [[0.0, 0.125, 0.1667]]
+    """
+
+    name = "grpo"
+    convex_from: int | None = None
+
+    def __init__(self, *, ddof: int = 1, epsilon: float = 1e-4, reward_range: float = 1.0) -> None:
+        if ddof not in (0, 1):
+            raise InvalidInputError(f"ddof must be 0 or 1, but got {ddof}")
+        if not 0 <= epsilon < np.inf:
+            raise InvalidInputError(f"epsilon >= 0 must hold, but got {epsilon}")
+        if not 0 < reward_range < np.inf:
+            raise InvalidInputError(f"reward_range > 0 must hold, but got {reward_range}")
+        self.ddof = ddof
+        self.epsilon = epsilon
+        self.reward_range = reward_range
+
+    def variance(self, prediction: Prediction | ArrayLike, n: ArrayLike) -> FloatArray:
+        """v_q(n): n (B,) or a scalar -> (B,); n (K,) with K != B, or (1, K) -> (B, K). n must be whole.
+
+        Raises:
+            InvalidInputError: a plain array instead of a Prediction: E[p(1-p)] does not determine the curve.
+        """
+        sizes = check_sizes(n, whole=True)
+        batch = batch_size(prediction)
+        if is_curve(sizes, batch):
+            return self.curve(prediction, sizes.reshape(-1))
+        distinct, column = np.unique(np.broadcast_to(sizes, (batch,)), return_inverse=True)
+        values = self.curve(prediction, distinct)
+        return np.asarray(values[np.arange(batch), column.reshape(-1)], dtype=np.float64)
+
+    def curve(self, prediction: Prediction | ArrayLike, sizes: ArrayLike) -> FloatArray:
+        """(B, K) values of v_q at the sizes (K,)."""
+        n = check_sizes(sizes, whole=True).reshape(-1).astype(np.int64)
+        nodes, weights = _posterior(prediction)
+        values = np.zeros((len(nodes), len(n)))
+        if not values.size:
+            return values
+        largest = int(n.max())
+        coefficients = np.stack([self._coefficients(int(size), largest) for size in n], axis=1)
+        rows = max(1, _CHUNK // (nodes.shape[1] * (largest + 1)))
+        for start in range(0, len(nodes), rows):
+            block = slice(start, start + rows)
+            pmf = _count_probabilities(nodes[block], largest)
+            values[block] = np.einsum("bmk,bm->bk", pmf, weights[block]) @ coefficients
+        return values
+
+    def squared_advantages(self, n: int) -> FloatArray:
+        """(n+1,) sum_j A_j^2 of a group of n with k = 0..n successes."""
+        k = np.arange(n + 1, dtype=np.float64)
+        scatter = self.reward_range**2 * k * (n - k) / n
+        deviation = np.sqrt(scatter / max(n - self.ddof, 1)) + self.epsilon
+        return np.divide(scatter, np.square(deviation), out=np.zeros(n + 1), where=scatter > 0)
+
+    def _coefficients(self, n: int, largest: int) -> FloatArray:
+        """(largest + 1,) expected sum A^2 / n^2 of n rollouts drawn from ``largest`` with k successes.
+
+        n of N rollouts drawn without replacement are n independent rollouts, so one distribution of counts, that of
+        N, serves all sizes: E f(k_n) = E[ E[f(k_n) | k_N] ], with hypergeometric weights.
+        """
+        total = np.arange(largest + 1, dtype=np.float64)[:, None]
+        drawn = np.arange(n + 1, dtype=np.float64)[None, :]
+        log_weight = _log_choose(total, drawn) + _log_choose(largest - total, n - drawn) - _log_choose(largest, n)
+        return np.asarray(np.exp(log_weight) @ self.squared_advantages(n) / n**2, dtype=np.float64)
+
+    def check_min_group_size(self, smallest: int) -> None:
+        """No size is unsound by itself; groups of one contribute nothing."""
+        return None
+
+    def __repr__(self) -> str:
+        return f"GRPO(ddof={self.ddof}, epsilon={self.epsilon}, reward_range={self.reward_range})"
+
+
+def _posterior(prediction: Prediction | ArrayLike) -> tuple[FloatArray, FloatArray]:
+    """Nodes and weights (B, M) of the posterior of p."""
+    if not hasattr(prediction, "nodes"):
+        raise InvalidInputError(
+            "GRPO's variance needs a Prediction (the distribution of p), but got a plain array; "
+            "Prediction.point(p) makes one from probabilities"
+        )
+    spread, reward = np.asarray(prediction.bernoulli_variance), np.asarray(prediction.reward_variance)
+    if spread.size:
+        ratio = reward.sum() / spread.sum() if spread.sum() > 0 else 1.0
+        if not np.allclose(reward, ratio * spread, rtol=1e-6, atol=1e-12):
+            raise InvalidInputError(
+                "GRPO's variance is derived for binary rewards, where reward_variance is proportional to E[p(1-p)], "
+                "but the prediction is of real rewards"
+            )
+    nodes, weights = prediction.nodes()
+    return nodes, weights
+
+
+def _count_probabilities(p: FloatArray, n: int) -> FloatArray:
+    """(B, M, n+1) Binomial(n, p) probabilities of 0..n successes."""
+    k = np.arange(n + 1, dtype=np.float64)
+    log_pmf = special.xlogy(k, p[..., None]) + special.xlog1py(n - k, -p[..., None]) + _log_choose(float(n), k)
+    return np.asarray(np.exp(log_pmf), dtype=np.float64)
+
+
+def _log_choose(n: float | FloatArray, k: float | FloatArray) -> NDArray[np.float64]:
+    """log of n over k; -infinity outside 0 <= k <= n."""
+    n, k = np.broadcast_arrays(np.asarray(n, dtype=np.float64), np.asarray(k, dtype=np.float64))
+    inside = (k >= 0) & (k <= n)
+    safe_n, safe_k = np.where(inside, n, 0.0), np.where(inside, k, 0.0)
+    value = special.gammaln(safe_n + 1) - special.gammaln(safe_k + 1) - special.gammaln(safe_n - safe_k + 1)
+    return np.where(inside, value, -np.inf)
