@@ -1,3 +1,77 @@
 """viprl: adaptive rollout allocation for reinforcement learning with verifiable rewards."""
 
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from viprl.allocation import VIP, Uniform, solve_allocation
+from viprl.allocator import RestoreReport, RolloutAllocator
+from viprl.errors import (
+    CheckpointError,
+    ConfigurationError,
+    InfeasibleBudgetError,
+    InvalidInputError,
+    MissingDependencyError,
+    PlanError,
+    UnknownPromptError,
+    ViprlError,
+)
+from viprl.feedback import Guard, OutageDetector
+from viprl.integrations.groups import group_advantages
+from viprl.plan import Plan
+from viprl.prediction import (
+    CalibratedPredictor,
+    DiscountedBeta,
+    GaussianProcessPredictor,
+    LastRate,
+    MovingAverage,
+    Prediction,
+    Predictor,
+    Ridge,
+)
+from viprl.variance import GRPO, RLOO, DrGRPO, VarianceModel
+
 __version__ = "0.1.0"
+
+_SUBPACKAGES = ("diagnose", "embeddings", "evaluation", "gradient", "integrations", "replay", "tasks", "testing")
+
+
+def __getattr__(name: str) -> Any:
+    """Subpackages that may need optional dependencies are imported on first use."""
+    if name in _SUBPACKAGES:
+        return importlib.import_module(f"viprl.{name}")
+    raise AttributeError(f"module 'viprl' has no attribute {name!r}")
+
+
+__all__ = [
+    "GRPO",
+    "RLOO",
+    "VIP",
+    "CalibratedPredictor",
+    "CheckpointError",
+    "ConfigurationError",
+    "DiscountedBeta",
+    "DrGRPO",
+    "GaussianProcessPredictor",
+    "Guard",
+    "InfeasibleBudgetError",
+    "InvalidInputError",
+    "LastRate",
+    "MissingDependencyError",
+    "MovingAverage",
+    "OutageDetector",
+    "Plan",
+    "PlanError",
+    "Prediction",
+    "Predictor",
+    "RestoreReport",
+    "Ridge",
+    "RolloutAllocator",
+    "Uniform",
+    "UnknownPromptError",
+    "VarianceModel",
+    "ViprlError",
+    "group_advantages",
+    "solve_allocation",
+]

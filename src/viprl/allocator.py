@@ -19,6 +19,7 @@ from viprl.allocation import VIP, Policy, Uniform
 from viprl.checkpoint import read_state, write_state
 from viprl.errors import CheckpointError, InvalidInputError, PlanError
 from viprl.feedback import Guard, OutageDetector, PredictionScores, Rewards, read_rewards
+from viprl.feedback.guard import bernoulli_noise
 from viprl.feedback.rewards import detect_values, successes
 from viprl.plan import Plan
 from viprl.prediction.base import Prediction, Predictor, PromptId
@@ -296,7 +297,8 @@ class RolloutAllocator:
             return True
         self._scores.update(plan.prediction.mean, k, n)
         with np.errstate(divide="ignore", invalid="ignore"):
-            self._watch(plan, np.where(n > 1, k * (n - k) / (n * (n - 1)), np.nan))
+            a_hat = np.where(n > 1, k * (n - k) / (n * (n - 1)), np.nan)
+        self._watch(plan, a_hat, bernoulli_noise(k, n))
         order = list(dict.fromkeys(plan.prompt_ids))
         if len(order) == len(plan):
             self.predictor.observe(plan.prompt_ids, k, n)
@@ -312,12 +314,12 @@ class RolloutAllocator:
         observe_rewards(plan.prompt_ids, read.means, read.variances, read.counts)
         return False
 
-    def _watch(self, plan: Plan, a_hat: FloatArray) -> None:
+    def _watch(self, plan: Plan, a_hat: FloatArray, noise: FloatArray | None = None) -> None:
         # models whose variance is no product of a weight and f(n) are watched by RLOO's factor
         factor = getattr(self.model, "factor", None) or (lambda n: 1 / (n - 1))
         held = self.guard_holding
         with np.errstate(divide="ignore", invalid="ignore"):
-            self._guard.update(a_hat, plan.adaptive_sizes, plan.uniform_sizes, factor)
+            self._guard.update(a_hat, plan.adaptive_sizes, plan.uniform_sizes, factor, noise)
         if self._guarded and self._guard.holding != held:
             state = self._guard.state()
             what = "falling back to uniform groups" if self._guard.holding else "allocating by the policy again"

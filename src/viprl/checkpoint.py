@@ -91,7 +91,5 @@ def _unpack(value: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
             return arrays[value["__array__"]]
         return {key: _unpack(item, arrays) for key, item in value.items()}
     if isinstance(value, list):
-        if value and isinstance(value[0], (dict, list)):
-            return [_unpack(item, arrays) for item in value]
-        return value
+        return [_unpack(item, arrays) if isinstance(item, (dict, list)) else item for item in value]
     return value

@@ -30,8 +30,8 @@ class GuardState:
 class Guard:
     """Falls back to uniform groups while the policy's realised variance ratio is above one.
 
-    The ratio is that of discounted sums over steps, its standard error that of a ratio of sums over independent
-    prompts (delta method). Holding starts when ``ratio - start * error > 1`` and ends when
+    The ratio is that of discounted sums over steps; its standard error (delta method) is that of the rollouts' noise
+    for the prompts as they are, which is what "realised" means. Holding starts when ``ratio - start * error > 1`` and ends when
     ``ratio + end * error < 1``: quick to hold, since uniform groups cost little, and slower to let go.
     """
 
@@ -39,7 +39,7 @@ class Guard:
         self.keep, self.start, self.end = keep, start, end
         self.holding = False
         self._sums = np.zeros(2)  # discounted variance of the policy, of uniform
-        self._products = np.zeros(3)  # doubly discounted sums of policy^2, policy * uniform, uniform^2 by prompt
+        self._products = np.zeros(3)  # doubly discounted (co)variances of the two sums: pp, pu, uu
 
     def update(
         self,
@@ -47,6 +47,7 @@ class Guard:
         policy_sizes: NDArray[np.int64],
         uniform_sizes: NDArray[np.int64],
         factor: Callable[[FloatArray], FloatArray],
+        noise: FloatArray | None = None,
     ) -> None:
         """Take in one step.
 
@@ -55,15 +56,17 @@ class Guard:
             policy_sizes: (B,) group sizes that the policy wanted (used or not).
             uniform_sizes: (B,) uniform group sizes for the same budget.
             factor: f(n) of the variance model, vectorised; prompts where it is not finite are left out.
+            noise: (B,) estimates of Var(a_hat), single ones may be negative; ``a_hat**2``, an upper bound in the mean,
+                by default.
         """
-        ours = a_hat * factor(policy_sizes.astype(np.float64))
-        uniform = a_hat * factor(uniform_sizes.astype(np.float64))
-        fine = np.isfinite(ours) & np.isfinite(uniform)
-        ours, uniform = ours[fine], uniform[fine]
-        if uniform.sum() <= 0:
+        f, u = factor(policy_sizes.astype(np.float64)), factor(uniform_sizes.astype(np.float64))
+        fine = np.isfinite(a_hat) & np.isfinite(f) & np.isfinite(u)
+        a, f, u = a_hat[fine], f[fine], u[fine]
+        if a @ u <= 0:
             return  # a dead batch says nothing about the allocation
-        self._sums = self.keep * self._sums + np.array([ours.sum(), uniform.sum()])
-        products = np.array([ours @ ours, ours @ uniform, uniform @ uniform])
+        spread = a**2 if noise is None else noise[fine]
+        self._sums = self.keep * self._sums + np.array([a @ f, a @ u])
+        products = np.array([spread @ (f * f), spread @ (f * u), spread @ (u * u)])
         self._products = self.keep**2 * self._products + products
         state = self.state()
         if self.holding:
@@ -77,8 +80,8 @@ class Guard:
         if uniform <= 0:
             return GuardState(1.0, float("inf"), self.holding)
         ratio = ours / uniform
-        oo, ou, uu = self._products
-        spread = max(oo - 2 * ratio * ou + ratio**2 * uu, 0.0)
+        pp, pu, uu = self._products
+        spread = max(pp - 2 * ratio * pu + ratio**2 * uu, 0.0)
         return GuardState(float(ratio), float(np.sqrt(spread) / uniform), self.holding)
 
     def state_dict(self) -> dict[str, Any]:
@@ -87,3 +90,17 @@ class Guard:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.holding = bool(state["holding"])
         self._sums, self._products = np.array(state["sums"], float), np.array(state["products"], float)
+
+
+def bernoulli_noise(successes: FloatArray, rollouts: FloatArray) -> FloatArray:
+    """(B,) unbiased estimates of Var(a_hat) for a_hat = k (n - k) / (n (n - 1)), given the success probability.
+
+    Var(a_hat) = E[a_hat^2] - (p (1 - p))^2, and the last term has the unbiased estimate
+    k (k - 1) (n - k) (n - k - 1) / (n (n - 1) (n - 2) (n - 3)). Below n = 4, where there is none, a_hat^2 stands in.
+    """
+    k, n = successes, rollouts
+    f = n - k
+    with np.errstate(divide="ignore", invalid="ignore"):
+        a_hat = k * f / (n * (n - 1))
+        square = k * (k - 1) * f * (f - 1) / (n * (n - 1) * (n - 2) * (n - 3))
+    return a_hat**2 - np.where(n >= 4, square, 0.0)

@@ -17,16 +17,20 @@ class OutageDetector:
     """Quarantines steps in which prompts that should not fail all fail together.
 
     A prompt with history *should not fail* when the prediction gives a group without any success less than
-    ``surprise``. Under a calibrated prediction at most that share of them does. The step is an outage when at least
-    half of them failed and the chance of so many (binomial tail) is below ``significance``. Prompts without history
-    are never counted: a run may well start with nothing but zeros.
+    ``surprise``. The step is an outage when at least half of them failed and the chance of so many (binomial tail) is
+    below ``significance``, where each fails with probability ``surprise`` or twice the share that failed in past
+    steps, whichever is larger: a predictor that is always this wrong must go on learning. So the first step that has
+    such prompts is never an outage. Prompts without history do not count: a run may start with nothing but zeros.
 
     A collapse that lasts longer than ``patience`` steps in a row is accepted as real and learnt.
     """
 
-    def __init__(self, surprise: float = 0.05, significance: float = 1e-6, patience: int = 64) -> None:
-        self.surprise, self.significance, self.patience = surprise, significance, patience
+    def __init__(
+        self, surprise: float = 0.05, significance: float = 1e-6, patience: int = 64, keep: float = 0.9
+    ) -> None:
+        self.surprise, self.significance, self.patience, self.keep = surprise, significance, patience, keep
         self.streak = 0
+        self._past = np.zeros(2)  # discounted: prompts that should not fail, those that failed
 
     def update(self, prediction: Prediction, successes: FloatArray, rollouts: FloatArray) -> bool:
         """True where this step must not teach the predictor.
@@ -35,32 +39,36 @@ class OutageDetector:
             prediction: made before the step, for its B prompts.
             successes, rollouts: (B,) of the step.
         """
-        outage = self._collapsed(prediction, successes, rollouts)
+        steady, failed = self._steady(prediction, successes, rollouts)
+        outage = self._unlikely(steady, failed)
         if outage and self.streak < self.patience:
             self.streak += 1
             return True
         if not outage:
             self.streak = 0
+        if steady:
+            self._past = self.keep * self._past + np.array([steady, failed], dtype=np.float64)
         return False
 
-    def _collapsed(self, prediction: Prediction, successes: FloatArray, rollouts: FloatArray) -> bool:
+    def _steady(self, prediction: Prediction, successes: FloatArray, rollouts: FloatArray) -> tuple[int, int]:
+        """How many prompts should not fail, and how many of them did."""
         group = np.maximum(rollouts, 1)
         # E[(1 - p)^n] >= (1 - mean)^n (Jensen), so no other prompt can be below `surprise`
         possible = (rollouts > 0) & ~prediction.cold & ((1 - prediction.mean) ** group < self.surprise)
         candidates = np.flatnonzero(possible)
-        # f failures have a binomial tail of at least surprise^f
-        if self.surprise ** np.count_nonzero(successes[candidates] == 0) >= self.significance:
-            return False
         n = rollouts[candidates][:, None]
         dead = prediction[candidates].expect(lambda p: (1 - p) ** n)
         steady = candidates[dead < self.surprise]
-        failed = int(np.count_nonzero(successes[steady] == 0))
-        if len(steady) == 0 or 2 * failed < len(steady):
+        return len(steady), int(np.count_nonzero(successes[steady] == 0))
+
+    def _unlikely(self, steady: int, failed: int) -> bool:
+        if failed == 0 or 2 * failed < steady or self._past[0] == 0:
             return False
-        return bool(stats.binom.sf(failed - 1, len(steady), self.surprise) < self.significance)
+        rate = min(max(self.surprise, 2 * self._past[1] / self._past[0]), 1.0)
+        return bool(stats.binom.sf(failed - 1, steady, rate) < self.significance)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"streak": self.streak}
+        return {"streak": self.streak, "past": self._past}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.streak = int(state["streak"])
+        self.streak, self._past = int(state["streak"]), np.array(state["past"], float)

@@ -1,0 +1,83 @@
+"""The guard's estimate is unbiased, and it holds when it should."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from viprl.feedback.guard import Guard, bernoulli_noise
+
+
+def rloo(n: np.ndarray) -> np.ndarray:
+    return 1 / (n - 1)
+
+
+def a_hat(rng: np.random.Generator, p: np.ndarray, n: np.ndarray) -> np.ndarray:
+    k = rng.binomial(n, p)
+    return k * (n - k) / (n * (n - 1))
+
+
+def test_ratio_is_unbiased_whatever_groups_were_used() -> None:
+    rng = np.random.default_rng(0)
+    p = rng.beta(0.5, 0.5, 4000)
+    used = rng.integers(2, 12, len(p))
+    policy, uniform = rng.integers(2, 20, len(p)), np.full(len(p), 8)
+    guard = Guard(keep=1.0)
+    for _ in range(100):
+        guard.update(a_hat(rng, p, used), policy, uniform, rloo)
+    truth = (p * (1 - p) * rloo(policy)).sum() / (p * (1 - p) * rloo(uniform)).sum()
+    state = guard.state()
+    assert abs(state.ratio - truth) < 4 * state.standard_error
+    assert state.standard_error < 0.02
+
+
+def test_standard_error_is_that_of_the_rollouts() -> None:
+    rng = np.random.default_rng(1)
+    p = rng.uniform(0, 1, 300)
+    used, policy, uniform = rng.integers(4, 16, len(p)), rng.integers(3, 20, len(p)), np.full(len(p), 8)
+    ratios, errors = [], []
+    for _ in range(400):
+        guard = Guard(keep=1.0)
+        for rows in np.split(np.arange(len(p)), 3):
+            n = used[rows]
+            k = rng.binomial(n, p[rows])
+            a = k * (n - k) / (n * (n - 1))
+            guard.update(a, policy[rows], uniform[rows], rloo, bernoulli_noise(k.astype(float), n.astype(float)))
+        ratios.append(guard.state().ratio)
+        errors.append(guard.state().standard_error)
+    assert np.mean(errors) == pytest.approx(np.std(ratios), rel=0.2)
+
+
+def test_noise_is_unbiased_by_enumeration() -> None:
+    for n in range(4, 9):
+        k = np.arange(n + 1.0)
+        a = k * (n - k) / (n * (n - 1))
+        for p in (0.1, 0.5, 0.83):
+            weight = stats.binom.pmf(k, n, p)
+            truth = weight @ a**2 - (weight @ a) ** 2
+            assert weight @ bernoulli_noise(k, np.full(n + 1, float(n))) == pytest.approx(truth, abs=1e-12)
+
+
+def test_holds_under_a_harmful_policy_and_lets_go_when_it_recovers() -> None:
+    rng = np.random.default_rng(2)
+    p = np.concatenate([np.full(64, 0.5), np.full(64, 0.02)])
+    n = np.full(128, 8)
+    bad = np.concatenate([np.full(64, 3), np.full(64, 13)])
+    good = bad[::-1].copy()
+    guard = Guard()
+    for _ in range(3):
+        guard.update(a_hat(rng, p, n), bad, n, rloo)
+    assert guard.holding
+    for _ in range(60):
+        guard.update(a_hat(rng, p, n), good, n, rloo)
+    assert not guard.holding
+
+
+def test_dead_batches_and_short_groups_say_nothing() -> None:
+    guard = Guard()
+    n = np.full(4, 8)
+    guard.update(np.zeros(4), n, n, rloo)
+    guard.update(np.full(4, np.nan), n, n, rloo)
+    assert guard.state().ratio == 1.0
+    assert not guard.holding

@@ -1,0 +1,83 @@
+"""Ragged rewards: what counts as a reward, what as missing, what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from viprl.errors import InvalidInputError
+from viprl.feedback.rewards import detect_values, read_rewards, successes
+
+
+def test_ragged_and_flat_agree() -> None:
+    ragged = read_rewards([[1, 0, 1], [0, None], [1.0]], np.array([3, 2, 1]))
+    flat = read_rewards(np.array([1, 0, 1, 0, np.nan, 1]), np.array([3, 2, 1]))
+    np.testing.assert_array_equal(ragged.flat, flat.flat)
+    np.testing.assert_array_equal(ragged.counts, [3, 1, 1])
+    assert ragged.missing == 1
+
+
+def test_fewer_than_planned_is_missing() -> None:
+    read = read_rewards([[1, 0], None, []], np.array([3, 2, 2]))
+    np.testing.assert_array_equal(read.counts, [2, 0, 0])
+    assert read.missing == 5
+
+
+def test_all_none_is_read_by_its_length() -> None:
+    assert read_rewards([None, None], np.array([3, 2])).missing == 5
+    assert read_rewards([None] * 5, np.array([3, 2])).missing == 5
+
+
+@pytest.mark.parametrize(
+    ("rewards", "message"),
+    [
+        ([[1, 0, 1, 1], [1]], "at most its planned rollouts"),
+        ([[1, 0]], "one group per planned prompt"),
+        ([1, 0, 1], "one entry per planned rollout"),
+        ([[1, float("inf"), 0], [1]], "finite or missing"),
+        ([["yes", "no"], [1]], "numbers, None or NaN"),
+    ],
+)
+def test_bad_rewards_are_refused(rewards: object, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        read_rewards(rewards, np.array([3, 1]))
+
+
+@given(
+    st.lists(st.lists(st.floats(-5, 5, allow_nan=False), min_size=1, max_size=9), min_size=1, max_size=12),
+)
+def test_moments_are_numpys(groups: list[list[float]]) -> None:
+    read = read_rewards(groups, np.array([len(g) for g in groups]))
+    for q, group in enumerate(groups):
+        assert read.means[q] == pytest.approx(np.mean(group), abs=1e-12)
+        if len(group) > 1:
+            assert read.variances[q] == pytest.approx(np.var(group, ddof=1), abs=1e-12)
+        else:
+            assert np.isnan(read.variances[q])
+
+
+@pytest.mark.parametrize("value", [0.35, 5.0, 0.1, -1.0])
+def test_equal_rewards_have_exactly_no_variance(value: float) -> None:
+    read = read_rewards([np.full(8, value, np.float32)], np.array([8]))
+    assert read.variances[0] == 0.0
+
+
+def test_binary_pairs_are_told_apart() -> None:
+    sizes = np.array([2, 2])
+    assert detect_values(read_rewards([[0, 1], [1, 1]], sizes)) == (0.0, 1.0)
+    assert detect_values(read_rewards([[-1, 1], [1, 1]], sizes)) == (-1.0, 1.0)
+    assert detect_values(read_rewards([[-1, -1], [None, -1]], sizes)) == (-1.0, 1.0)
+    assert detect_values(read_rewards([[1, 1], [1, 1]], sizes)) is None
+    with pytest.raises(InvalidInputError, match="RewardVariancePredictor"):
+        detect_values(read_rewards([[0.3, 1], [1, 1]], sizes))
+    with pytest.raises(InvalidInputError):
+        detect_values(read_rewards([[-1, 0], [1, 1]], sizes))
+
+
+def test_successes_map_the_declared_values() -> None:
+    read = read_rewards([[-1, 1, 1], [None, -1]], np.array([3, 2]))
+    np.testing.assert_array_equal(successes(read, (-1.0, 1.0)), [2, 0])
+    with pytest.raises(InvalidInputError, match="must be 0 or 1"):
+        successes(read, (0.0, 1.0))

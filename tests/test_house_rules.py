@@ -1,0 +1,98 @@
+"""The rules of the house: imports go one way, and the core needs numpy and scipy alone."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).resolve().parents[1] / "src" / "viprl"
+
+# a folder (or top-level module) -> what it may import of viprl at run time
+STEPS = {"prediction", "variance", "allocation"}
+CORE = STEPS | {"errors", "feedback", "plan", "checkpoint", "allocator"}
+ALLOWED = {
+    "errors": set(),
+    "checkpoint": {"errors"},
+    "prediction": {"errors", "prediction"},
+    "variance": {"errors", "variance"},
+    "allocation": {"errors", "allocation"},
+    "feedback": {"errors", "feedback", "prediction"},
+    "plan": {"errors", "prediction"},
+    "allocator": CORE,
+}
+# heavy packages -> the folders that may import them, at any depth
+HEAVY = {
+    "torch": {"integrations", "tasks", "evaluation", "embeddings", "gradient", "diagnose", "training"},
+    "transformers": {"integrations", "tasks", "evaluation", "embeddings", "gradient", "diagnose", "training"},
+    "trl": {"integrations", "tasks", "training"},
+    "verl": {"integrations"},
+    "ray": {"integrations"},
+    "sentence_transformers": {"embeddings", "tasks"},
+}
+
+
+def _modules() -> list[Path]:
+    return sorted(SRC.rglob("*.py"))
+
+
+def _unit(path: Path) -> str:
+    relative = path.relative_to(SRC)
+    return relative.parts[0] if len(relative.parts) > 1 else relative.stem
+
+
+def _imports(path: Path, *, include_typing: bool) -> set[str]:
+    """Dotted names imported anywhere in the file; those under ``if TYPE_CHECKING`` only on request."""
+    tree = ast.parse(path.read_text())
+    skipped: set[ast.AST] = set()
+    if not include_typing:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+                skipped.update(child for statement in node.body for child in ast.walk(statement))
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if node in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            names.add(node.module)
+    return names
+
+
+@pytest.mark.parametrize("path", _modules(), ids=lambda p: str(p.relative_to(SRC)))
+def test_imports_go_one_way(path: Path) -> None:
+    unit = _unit(path)
+    if unit in ALLOWED:
+        for name in _imports(path, include_typing=False):
+            if name.startswith("viprl."):
+                assert name.split(".")[1] in ALLOWED[unit], f"{unit} must not import {name}"
+    for name in _imports(path, include_typing=True):
+        owners = HEAVY.get(name.split(".")[0])
+        assert owners is None or unit in owners, f"{unit} must not import {name}"
+
+
+def test_relative_imports_are_not_used() -> None:
+    for path in _modules():
+        for node in ast.walk(ast.parse(path.read_text())):
+            assert not (isinstance(node, ast.ImportFrom) and node.level), f"relative import in {path}"
+
+
+def test_import_needs_numpy_and_scipy_alone() -> None:
+    code = (
+        "import sys, viprl\n"
+        "viprl.RolloutAllocator(viprl.DiscountedBeta(), viprl.RLOO()).allocate(['a', 'b'], 16)\n"
+        "heavy = {m.split('.')[0] for m in sys.modules} & {'torch', 'transformers', 'trl', 'verl', 'ray', 'pandas',"
+        " 'sentence_transformers', 'sklearn', 'matplotlib', 'datasets', 'yaml', 'rich', 'tqdm'}\n"
+        "print(sorted(heavy))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_files_keep_their_size() -> None:
+    long = {str(p.relative_to(SRC)): n for p in _modules() if (n := len(p.read_text().splitlines())) > 400}
+    assert not long, f"files of more than 400 lines: {long}"
