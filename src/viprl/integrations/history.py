@@ -109,6 +109,16 @@ class HistoryWriter:
         self._last = next_step - 1 if next_step > 0 else -1
         return dropped
 
+    def set_aside(self) -> Path | None:
+        """Move an earlier run's parts out of the way, to ``<folder>-1``, ``<folder>-2``, ...; returns where to."""
+        if not parts(self.folder):
+            return None
+        number = 1
+        while (target := self.folder.with_name(f"{self.folder.name}-{number}")).exists():
+            number += 1
+        self.folder.rename(target)
+        return target
+
     def _write(self, rows: list[dict[str, Any]]) -> Path:
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"part-{rows[0]['step']:08d}-{rows[-1]['step']:08d}.{self.format}"

@@ -1,0 +1,279 @@
+"""The mixin that gives TRL's trainers uneven groups by re-expanding the batch late.
+
+TRL's sampler, data loader, epochs and buffers stay as they are: a generation batch still holds B = C/G prompts, each G
+times. When rollouts are due, the B prompts are expanded again, to n_q rows each with sum n_q = C, and every process
+keeps its C/P rows. TRL then generates and scores rows; the advantages are computed here, by group.
+
+Notation: C rollouts of a generation batch, B prompts, G = num_generations, P processes.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate.utils import broadcast_object_list, gather_object
+from numpy.typing import NDArray
+
+from viprl.errors import ConfigurationError, InvalidInputError, ViprlError
+from viprl.integrations.groups import advantages_by_row, group_moments
+from viprl.integrations.history import HistoryWriter
+from viprl.integrations.trl import contract, logs, setup, weights
+from viprl.integrations.trl.config import AdaptiveFields
+from viprl.integrations.trl.resumable import ResumableMixin
+from viprl.plan import Plan
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+HISTORY_FOLDER = "history"
+
+
+@dataclass(frozen=True)
+class Step:
+    """The last generation batch as trained.
+
+    Attributes:
+        prompt_ids: of the B prompts, in the order of the data loader; one may occur twice.
+        group_sizes: (B,).
+        rows: (C,) prompt of every rollout.
+        rewards: (C,) rewards that the predictor saw (weighted, clipped, before any KL); NaN where missing.
+        advantages: (C,) as trained.
+        plan: the allocator's plan on the main process, None elsewhere.
+    """
+
+    prompt_ids: tuple[str, ...]
+    group_sizes: IntArray
+    rows: IntArray
+    rewards: FloatArray
+    advantages: FloatArray
+    plan: Plan | None
+
+
+class AdaptiveRolloutMixin(ResumableMixin):
+    """Adaptive group sizes for GRPOTrainer and RLOOTrainer; see the head of the file.
+
+    Args (beyond the parent's):
+        allocator: a RolloutAllocator instead of the one that the config describes.
+        predictor, policy: objects instead of the config's names.
+
+    Attributes:
+        allocator: on the main process; None elsewhere, where its decisions are received.
+        last_step: the last generation batch, or None.
+        history: the HistoryWriter, or None.
+    """
+
+    _config_class: type[Any]
+    _parent_class: type[Any]
+
+    def __init__(
+        self,
+        model: Any,
+        reward_funcs: Any = None,
+        args: Any = None,
+        train_dataset: Any = None,
+        *rest: Any,
+        allocator: Any = None,
+        predictor: Any = None,
+        policy: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        contract.check(self._parent_class)
+        if args is None:
+            name = model if isinstance(model, str) else getattr(model.config, "_name_or_path", "")
+            args = self._config_class(f"{name.split('/')[-1] or 'model'}-{self._parent_class._name}")
+        if not isinstance(args, AdaptiveFields):
+            raise ConfigurationError(
+                f"args must be an {self._config_class.__name__} (TRL's config with the allocator's fields), but got "
+                f"{type(args).__name__}"
+            )
+        if allocator is not None and (predictor is not None or policy is not None):
+            raise ConfigurationError("give an `allocator`, or a `predictor` and `policy`, but not both")
+        weights.refuse_unequal_assumptions(args)
+        _check_dataset(train_dataset, args)
+        rule = setup.prompt_id_rule(train_dataset, args.prompt_id_column)
+        super().__init__(model, reward_funcs, args, train_dataset, *rest, **kwargs)  # type: ignore[call-arg]
+        weights.warn_about_rollout_terms(args, self.model.config)
+        self._id_rule = rule
+        self.last_step: Step | None = None
+        self._rewards_per_func: torch.Tensor | None = None
+        self.allocator = None
+        self.history: HistoryWriter | None = None
+        if self.accelerator.is_main_process:
+            if allocator is None:
+                allocator = setup.build_allocator(args, train_dataset, rule, predictor=predictor, policy=policy)
+            self.allocator = allocator
+            if args.history_format != "none":
+                folder = Path(args.output_dir) / HISTORY_FOLDER
+                self.history = HistoryWriter(folder, format=args.history_format)
+
+    # -- one generation batch ------------------------------------------------------------------------------------
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        if not self.model.training:
+            self._log_completion_extra("prompt_id", [self._id_or_none(row) for row in inputs])
+            return super()._generate_and_score_completions(inputs)  # type: ignore[misc]
+        begun = time.perf_counter()
+        batch, ids = self._gather_prompts(inputs)
+        plan, sizes = self._decide(ids, len(inputs) * self.accelerator.num_processes)
+        rows = np.repeat(np.arange(len(ids)), sizes)
+        first = self.accelerator.process_index * len(inputs)
+        local = slice(first, first + len(inputs))
+        expanded = [copy.deepcopy(batch[q]) for q in rows[local]]
+        self._log_completion_extra("prompt_id", [ids[q] for q in rows[local]])
+        spent = time.perf_counter() - begun
+
+        output = super()._generate_and_score_completions(expanded)  # type: ignore[misc]
+
+        begun = time.perf_counter()
+        rewards_per_func, rewards = self._collect_rewards()
+        advantages = self._advantages(output, rewards, rows, sizes)
+        trained = output["advantages"]
+        output["advantages"] = torch.as_tensor(advantages[local], dtype=trained.dtype, device=trained.device)
+        self.last_step = Step(tuple(ids), sizes, rows, rewards, advantages, plan)
+        names = self.reward_func_names
+        logs.mend(self._metrics["train"], names, rewards_per_func, rewards, rows, len(ids))
+        logs.replace_last(self._logs["advantages"], advantages.tolist())
+        tokens = self._gathered(output["completion_mask"].sum(dim=1))
+        metrics = self._on_main(lambda: self._learn(plan, rewards, np.bincount(rows, tokens, len(ids))))
+        metrics["viprl/overhead_seconds"] = spent + time.perf_counter() - begun
+        for name, value in metrics.items():
+            self._metrics["train"][name].append(value)
+        return output
+
+    def _gather_prompts(self, inputs: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
+        """The B rows of the batch and their ids, on every process. Groups are runs of G rows, whatever their ids."""
+        group = self.num_generations
+        first = self.accelerator.process_index * len(inputs)
+        starts = [i for i in range(len(inputs)) if (first + i) % group == 0]
+        for i, row in enumerate(inputs[1:], start=1):
+            if i not in starts and row["prompt"] != inputs[i - 1]["prompt"]:
+                raise ConfigurationError(
+                    f"a generation batch must hold each prompt {group} times in a row (TRL's RepeatSampler), but row "
+                    f"{first + i} differs from the one before it inside a group"
+                )
+        batch = gather_object([inputs[i] for i in starts])
+        return batch, [self._id_rule.id_of(row) for row in batch]
+
+    def _decide(self, ids: list[str], budget: int) -> tuple[Plan | None, IntArray]:
+        plan: Plan | None = None
+
+        def allocate() -> list[int]:
+            nonlocal plan
+            plan = self.allocator.allocate(ids, budget)
+            return [int(n) for n in plan.group_sizes]
+
+        sizes = np.array(self._on_main(allocate), dtype=np.int64)
+        if len(sizes) != len(ids) or sizes.sum() != budget or sizes.min() < 1:
+            raise InvalidInputError(
+                f"group sizes must be {len(ids)} numbers of at least 1 with sum {budget}, but got {sizes.tolist()}"
+            )
+        return plan, sizes
+
+    def _collect_rewards(self) -> tuple[FloatArray, FloatArray]:
+        """(C, F) rewards per function and (C,) weighted sums, NaN where no function gave one."""
+        if self._rewards_per_func is None:
+            raise ConfigurationError("TRL must call _calculate_rewards once per generation batch, but did not")
+        per_func = self._rewards_per_func.double().cpu().numpy()
+        self._rewards_per_func = None
+        total = np.nansum(per_func * self.reward_weights.double().cpu().numpy(), axis=1)
+        total[np.isnan(per_func).all(axis=1)] = np.nan
+        clip = getattr(self, "reward_clip_range", None)
+        return per_func, np.clip(total, *clip) if clip else total
+
+    def _advantages(
+        self, output: Mapping[str, Any], rewards: FloatArray, rows: IntArray, sizes: IntArray
+    ) -> FloatArray:
+        scored = rewards - self._penalty(output)
+        if (sizes == self.num_generations).all() and not np.isnan(rewards).any() and self._is_parents_estimator():
+            # Equal groups are what TRL computes: keep its numbers to the last bit, but for the rounding residue of
+            # constant groups.
+            dead = group_moments(scored, rows, len(sizes)).constant
+            parent: FloatArray = self._gathered(output["advantages"])
+            return np.where(dead[rows], 0.0, parent)
+        return advantages_by_row(
+            scored, rows, len(sizes), self.args.estimator, prompt_weighting=self.args.prompt_weighting
+        )
+
+    def _is_parents_estimator(self) -> bool:
+        raise NotImplementedError
+
+    def _penalty(self, output: Mapping[str, Any]) -> FloatArray | float:
+        """What the trainer subtracts from the rewards of the C rollouts before computing advantages."""
+        return 0.0
+
+    def _learn(self, plan: Plan | None, rewards: FloatArray, tokens: FloatArray) -> dict[str, float]:
+        self.allocator.observe(plan, rewards, tokens=tokens)
+        if self.history is not None:
+            self.history.add(self.allocator.history_rows())
+        metrics: dict[str, float] = self.allocator.metrics()
+        return metrics
+
+    # -- what TRL calls meanwhile ----------------------------------------------------------------------------------
+
+    def _generate(self, prompts: list[Any]) -> Any:
+        if not self.model.training:
+            return super()._generate(prompts)  # type: ignore[misc]
+        # vLLM takes every num_generations-th prompt and asks for that many completions; our rows are one each.
+        with self._one_completion_per_row():
+            return super()._generate(prompts)  # type: ignore[misc]
+
+    @contextmanager
+    def _one_completion_per_row(self) -> Iterator[None]:
+        group, self.num_generations = self.num_generations, 1
+        try:
+            yield
+        finally:
+            self.num_generations = group
+
+    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        self._rewards_per_func = super()._calculate_rewards(*args, **kwargs)  # type: ignore[misc]
+        return self._rewards_per_func
+
+    def _set_signature_columns_if_needed(self) -> None:
+        super()._set_signature_columns_if_needed()  # type: ignore[misc]
+        needed = [self.args.prompt_id_column] if self.args.prompt_id_column else list(setup.ID_COLUMNS)
+        self._signature_columns += [name for name in needed if name not in self._signature_columns]
+
+    # -- processes -------------------------------------------------------------------------------------------------
+
+    def _on_main(self, work: Callable[[], Any]) -> Any:
+        """The result of ``work`` on the main process, everywhere; its error is raised everywhere too."""
+        answer: list[Any] = [None, None]
+        if self.accelerator.is_main_process:
+            try:
+                answer[0] = work()
+            except ViprlError as error:
+                answer[1] = error
+        broadcast_object_list(answer)
+        if answer[1] is not None:
+            raise answer[1]
+        return answer[0]
+
+    def _gathered(self, local: torch.Tensor) -> FloatArray:
+        return self.accelerator.gather(local).double().cpu().numpy()
+
+    def _id_or_none(self, row: Mapping[str, Any]) -> str | None:
+        try:
+            return self._id_rule.id_of(row)
+        except InvalidInputError:
+            return None
+
+
+def _check_dataset(dataset: Any, args: Any) -> None:
+    if dataset is None:
+        raise ConfigurationError("train_dataset must be given: the allocator learns about its prompts, but got None")
+    prompts = args.generation_batch_size // args.num_generations
+    if hasattr(dataset, "__len__") and len(dataset) < prompts:
+        raise ConfigurationError(
+            "the data set must hold at least the prompts of one generation batch, generation_batch_size / "
+            f"num_generations, but got {len(dataset)} prompts for {args.generation_batch_size} / "
+            f"{args.num_generations} = {prompts}"
+        )

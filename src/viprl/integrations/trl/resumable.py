@@ -1,0 +1,82 @@
+"""The mixin that makes a resumed run equal the uninterrupted one; see ``resume`` for what it writes.
+
+Plain TRL replays the first epoch's prompts after a resume in a later epoch (its sampler starts over) and samples the
+generation window anew when stopped inside it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+from viprl.checkpoint import read_state
+from viprl.integrations.history import HistoryWriter, parts
+from viprl.integrations.trl import resume
+
+
+class ResumableMixin:
+    """Saves and restores the allocator, the sampler's epoch, the buffered window and the history's length."""
+
+    allocator: Any
+    history: HistoryWriter | None
+    _train_sampler: Any = None
+
+    def _get_train_sampler(self, dataset: Any = None) -> Any:
+        self._train_sampler = super()._get_train_sampler(dataset)  # type: ignore[misc]
+        return self._train_sampler
+
+    def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """As the parent's; ``resume_from_checkpoint=True`` takes the newest checkpoint that is whole."""
+        if resume_from_checkpoint is True:
+            resume_from_checkpoint = resume.last_whole_checkpoint(self.args.output_dir)
+            if resume_from_checkpoint is None:
+                raise ValueError(f"No valid checkpoint found in output directory ({self.args.output_dir})")
+        try:
+            return super().train(resume_from_checkpoint, *args, **kwargs)  # type: ignore[misc]
+        finally:
+            if self.history is not None:
+                self.history.flush()
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        """Write our part of a checkpoint: transformers calls this last before it writes the trainer state."""
+        super()._save_rng_state(output_dir)  # type: ignore[misc]
+        window = self.args.steps_per_generation * self.num_iterations
+        if self._step % window:
+            resume.save_window(output_dir, self.accelerator.process_index, self._buffered_inputs)
+        if self.accelerator.is_main_process:
+            self.allocator.save(Path(output_dir) / resume.ALLOCATOR_FILE)
+            if self.history is not None:
+                self.history.flush()
+            resume.save_position(
+                output_dir, micro_step=self._step, window=window, processes=self.accelerator.num_processes
+            )
+        self.accelerator.wait_for_everyone()
+
+    def _init_training_state(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
+        epochs, steps = super()._init_training_state(*args, **kwargs)  # type: ignore[misc]
+        checkpoint = kwargs.get("resume_from_checkpoint", args[3] if len(args) > 3 else None)
+        if checkpoint is not None:
+            self._restore(Path(checkpoint), epochs)
+        if self.history is not None:
+            if self.allocator.step == 0 and parts(self.history.folder):
+                self.history.set_aside()
+            self.history.cut_back(self.allocator.step)
+        return epochs, steps
+
+    def _restore(self, checkpoint: Path, epochs: int) -> None:
+        resume.skip_epochs(self._train_sampler, epochs)
+        window = self.args.steps_per_generation * self.num_iterations
+        rank, processes = self.accelerator.process_index, self.accelerator.num_processes
+        position = resume.load_position(checkpoint, window=window, processes=processes)
+        if position is None:
+            warnings.warn(
+                f"{checkpoint} was not written by an adaptive trainer: the allocator starts cold", stacklevel=2
+            )
+            return
+        self._step = position
+        self._buffered_inputs = None
+        if position % window:
+            self._buffered_inputs = resume.load_window(checkpoint, rank, self.accelerator.device)
+        if self.allocator is not None:
+            self.allocator.load_state_dict(read_state(checkpoint / resume.ALLOCATOR_FILE))

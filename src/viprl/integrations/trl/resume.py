@@ -1,0 +1,134 @@
+"""What a checkpoint needs beyond TRL's so that a resumed run equals the uninterrupted one.
+
+Beside the files of transformers lie, in the same checkpoint folder and written before ``trainer_state.json``:
+
+* ``viprl_allocator.npz``: the allocator's state (main process);
+* ``viprl_trainer.json``: the position inside the generation window and the shape of the run (main process);
+* ``viprl_window_<rank>.pt``: the rollouts of the unfinished window, where there is one (every process).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from viprl.errors import CheckpointError
+
+FORMAT = 1
+ALLOCATOR_FILE = "viprl_allocator.npz"
+POSITION_FILE = "viprl_trainer.json"
+TRAINER_STATE = "trainer_state.json"
+
+_CHECKPOINT = re.compile(r"^checkpoint-(\d+)$")
+
+
+def is_whole(folder: Path) -> bool:
+    """True where a checkpoint folder has a readable trainer state, which is written last."""
+    try:
+        json.loads((folder / TRAINER_STATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def last_whole_checkpoint(output_dir: str | Path) -> str | None:
+    """The newest checkpoint that was written to the end; a run killed while saving leaves one that was not."""
+    root = Path(output_dir)
+    found = []
+    for folder in root.iterdir() if root.is_dir() else ():
+        match = _CHECKPOINT.match(folder.name)
+        if match and folder.is_dir():
+            found.append((int(match[1]), folder))
+    return next((str(folder) for _, folder in sorted(found, reverse=True) if is_whole(folder)), None)
+
+
+def save_position(folder: str | Path, *, micro_step: int, window: int, processes: int) -> None:
+    """Write the position file.
+
+    Args:
+        folder: of the checkpoint.
+        micro_step: forward-backward passes so far.
+        window: passes that one generation batch serves (steps_per_generation x num_iterations).
+        processes: of the run.
+    """
+    position = {"format": FORMAT, "micro_step": micro_step, "window": window, "processes": processes}
+    path = Path(folder) / POSITION_FILE
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with open(temporary, "w", encoding="utf-8") as file:
+        json.dump(position, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def load_position(folder: str | Path, *, window: int, processes: int) -> int | None:
+    """The micro-step to continue from; None for a checkpoint that has no position (written by plain TRL).
+
+    Raises:
+        CheckpointError: damaged, of another format, or inside a window that this run cannot continue.
+    """
+    path = Path(folder) / POSITION_FILE
+    if not path.exists():
+        return None
+    try:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        version, micro_step = saved["format"], int(saved["micro_step"])
+        shape = (int(saved["window"]), int(saved["processes"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path} must hold a trainer position, but reading it failed: {error}") from error
+    if version != FORMAT:
+        raise CheckpointError(f"trainer position format {FORMAT} must hold, but {path} has format {version}")
+    if micro_step % shape[0] and shape != (window, processes):
+        raise CheckpointError(
+            "a checkpoint inside a generation window can only be continued with the same window and processes, but "
+            f"it has (window, processes)={shape} and the run {(window, processes)}"
+        )
+    return micro_step
+
+
+def save_window(folder: str | Path, rank: int, buffered: list[dict[str, Any]] | None) -> None:
+    """Write this process's buffered rollouts."""
+    path = _window_path(folder, rank)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with open(temporary, "wb") as file:
+        torch.save({"format": FORMAT, "buffered": buffered}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def load_window(folder: str | Path, rank: int, device: torch.device) -> list[dict[str, Any]] | None:
+    """Read this process's buffered rollouts.
+
+    Raises:
+        CheckpointError: absent, damaged or of another format.
+    """
+    path = _window_path(folder, rank)
+    try:
+        saved = torch.load(path, map_location=device, weights_only=True)
+        version, buffered = saved["format"], saved["buffered"]
+    except (OSError, RuntimeError, KeyError, TypeError, EOFError, ValueError, pickle.UnpicklingError) as error:
+        raise CheckpointError(
+            f"a checkpoint inside a generation window must hold its rollouts, but reading {path} failed: {error}"
+        ) from error
+    if version != FORMAT:
+        raise CheckpointError(f"window format {FORMAT} must hold, but {path} has format {version}")
+    rollouts: list[dict[str, Any]] | None = buffered
+    return rollouts
+
+
+def skip_epochs(sampler: Any, epochs: int) -> None:
+    """Bring TRL's sampler to a later epoch: its generator draws one permutation per epoch."""
+    if getattr(sampler, "shuffle", False):
+        for _ in range(epochs):
+            torch.randperm(sampler.num_samples, generator=sampler.generator)
+
+
+def _window_path(folder: str | Path, rank: int) -> Path:
+    return Path(folder) / f"viprl_window_{rank}.pt"

@@ -1,0 +1,159 @@
+"""From a config and a data set to an allocator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from viprl import prediction
+from viprl.allocator import RolloutAllocator
+from viprl.errors import ConfigurationError, InvalidInputError
+from viprl.integrations.groups import GRPO_EPSILON
+from viprl.integrations.prompt_ids import PromptIdRule, choose_rule, plain_text
+from viprl.variance import GRPO, RLOO, DrGRPO, VarianceModel
+
+ID_COLUMNS = ("extra_info", "data_source", "index")
+
+
+def variance_model(estimator: str) -> VarianceModel:
+    """The variance model of an advantage estimator, with TRL's epsilon for GRPO."""
+    models: dict[str, Callable[[], VarianceModel]] = {
+        "dr_grpo": DrGRPO,
+        "rloo": RLOO,
+        "grpo": lambda: GRPO(ddof=1, epsilon=GRPO_EPSILON),
+    }
+    return models[estimator]()
+
+
+def prompt_id_rule(dataset: Any, id_column: str | None) -> PromptIdRule:
+    """The id rule of a data set; streams are not read ahead, so theirs is the id column or the prompt's text.
+
+    Raises:
+        ConfigurationError: the id column is not in the data set.
+    """
+    columns = dataset.column_names
+    if id_column is not None and columns is not None and id_column not in columns:
+        raise ConfigurationError(
+            f"prompt_id_column must be a column of the data set, but got {id_column!r}; columns: {columns}"
+        )
+    extra = [name for name in ID_COLUMNS if name in (columns or ())]
+    if id_column is not None or not extra or not hasattr(dataset, "__len__"):
+        return choose_rule((), id_column=id_column)
+    return choose_rule(dataset.select_columns(["prompt", *extra]))
+
+
+def build_allocator(
+    args: Any,
+    dataset: Any,
+    rule: PromptIdRule,
+    *,
+    predictor: Any = None,
+    policy: Any = None,
+) -> RolloutAllocator:
+    """The allocator that a config describes.
+
+    Args:
+        args: an AdaptiveGRPOConfig or AdaptiveRLOOConfig.
+        dataset: the training set, or a stream (then ``predictor`` must be an object that takes new ids, or one of the
+            named ones that keep counts only).
+        rule: how rows are named.
+        predictor, policy: objects instead of the config's names.
+
+    Raises:
+        ConfigurationError: the names do not fit the data set.
+    """
+    values = args.reward_values
+    return RolloutAllocator(
+        _predictor(args, dataset, rule) if predictor is None else predictor,
+        variance_model(args.estimator),
+        min_group_size=args.min_group_size,
+        max_group_size=args.max_group_size,
+        policy=_policy(args.policy) if policy is None else policy,
+        guard=args.guard,
+        # rewards reach the allocator as float32 numbers
+        reward_values=None if values is None else (float(np.float32(values[0])), float(np.float32(values[1]))),
+    )
+
+
+def _policy(name: str) -> Any:
+    from viprl.allocation.policies import POLICIES
+
+    if name not in POLICIES:
+        raise ConfigurationError(f"`policy` must be one of {sorted(POLICIES)}, but got {name!r}")
+    return POLICIES[name]()
+
+
+def _predictor(args: Any, dataset: Any, rule: PromptIdRule) -> Any:
+    counting = {
+        "discounted_beta": prediction.DiscountedBeta,
+        "last_rate": prediction.LastRate,
+        "global_mean": prediction.GlobalMean,
+        "moving_average": prediction.MovingAverage,
+    }
+    if not hasattr(dataset, "__len__"):
+        if args.predictor not in counting:
+            raise ConfigurationError(
+                f"a streaming data set needs a predictor that takes new prompts, but got {args.predictor!r}; use one "
+                f"of {sorted(counting)}, or give the trainer a `predictor` object"
+            )
+        return counting[args.predictor]()
+    first_rows = _first_rows(dataset, rule)
+    ids = list(first_rows)
+    if args.predictor in counting:
+        return counting[args.predictor](ids)
+    prompts = [dataset[row]["prompt"] for row in first_rows.values()] if args.embedding_model != "none" else []
+    embeddings = _embeddings(args, prompts)
+    if args.predictor == "calibrated":
+        side = _side_information(args.side_information or (), dataset, list(first_rows.values()))
+        return prediction.CalibratedPredictor(embeddings, prompt_ids=ids, side_information=side or None)
+    if embeddings is None:
+        raise ConfigurationError(
+            f"predictor={args.predictor!r} needs embeddings, but got embedding_model='none'; use 'packaged' or a model"
+        )
+    classes = {
+        "ridge": "Ridge",
+        "gaussian_process": "GaussianProcessPredictor",
+        "reward_variance": "RewardVariancePredictor",
+    }
+    return getattr(prediction, classes[args.predictor])(embeddings, prompt_ids=ids)
+
+
+def _first_rows(dataset: Any, rule: PromptIdRule) -> dict[str, int]:
+    """prompt_id -> its first row, in the order of the data set."""
+    columns = {"content": ["prompt"], "column": [rule.column], "extra_info.prompt_id": ["extra_info"]}.get(
+        rule.kind, [name for name in ID_COLUMNS if name in dataset.column_names]
+    )
+    first: dict[str, int] = {}
+    for position, row in enumerate(dataset.select_columns(columns)):
+        first.setdefault(rule.id_of(row), position)
+    return first
+
+
+def _embeddings(args: Any, prompts: Sequence[Any]) -> NDArray[np.float32] | None:
+    if args.embedding_model == "none":
+        return None
+    from viprl.embeddings import embed
+
+    texts = [plain_text(prompt) for prompt in prompts]
+    vectors: NDArray[np.float32] = embed(texts, model=args.embedding_model, cache_dir=args.embedding_cache)
+    return vectors
+
+
+def _side_information(columns: Sequence[str], dataset: Any, rows: Sequence[int]) -> Mapping[str, NDArray[np.float64]]:
+    side: dict[str, NDArray[np.float64]] = {}
+    for name in columns:
+        if name not in dataset.column_names:
+            raise ConfigurationError(
+                f"side_information must name columns of the data set, but got {name!r}; columns: {dataset.column_names}"
+            )
+        values = dataset[name]
+        try:
+            side[name] = np.array([np.nan if values[row] is None else float(values[row]) for row in rows])
+        except (TypeError, ValueError) as error:
+            raise InvalidInputError(
+                f"side information must be numbers or None, but column {name!r}: {error}"
+            ) from error
+    return side
