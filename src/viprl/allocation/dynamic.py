@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from viprl.allocation.problem import AllocationProblem, FloatArray, IntArray, water_fill
 from viprl.errors import InfeasibleBudgetError
 
-CELL_LIMIT = 1 << 28  # table cells (one byte each) beyond which the bounded solution is returned instead
+CELL_LIMIT = 1 << 26  # table cells (two bytes each) beyond which the bounded solution is returned instead
+_CORE = 128  # prompts with the most open choice, solved first for a better feasible solution
 _TOLERANCE = 1e-12
 
 
@@ -48,20 +49,29 @@ def solve_dynamic(problem: AllocationProblem, curves: FloatArray) -> DynamicSolu
     cost = np.ones(len(problem), np.int64) if problem.cost is None else problem.cost
     spend = cost[:, None] * problem.sizes[None, :]
     _check_finite(problem, values, spend)
-    price = _best_price(values, spend, problem)
+    below, price = _best_prices(values, spend, problem)
     regret, choice, bound = _priced(values, spend, price, problem.budget)
-    start = _feasible(values, spend, price, problem)
+    start = _feasible(values, spend, below, price, problem)
     rows = np.arange(len(problem))
-    gap = float(values[rows, start].sum()) - bound
-    scale = float(np.abs(values[rows, start]).sum()) + abs(price) * problem.budget
-    chosen = start
-    exact = gap <= _TOLERANCE * scale
-    if not exact:
-        found = _search(regret, spend, choice, price, problem, gap + _TOLERANCE * scale)
-        exact = found is not None
-        chosen = start if found is None else found
-    sizes = _break_ties(problem, values, chosen)
-    return DynamicSolution(sizes, bound, exact)
+    tolerance = _TOLERANCE * (float(np.abs(values[rows, start]).sum()) + abs(price) * problem.budget)
+    chosen, gap, exact = start, float(values[rows, start].sum()) - bound, False
+    for core in (_most_open(regret), rows):
+        if gap <= tolerance:
+            exact = True
+            break
+        found = _search(regret, spend, choice, price, problem, gap + tolerance, core)
+        exact = found is not None and core is rows
+        if found is not None and (exact or float(values[rows, found].sum()) - bound < gap):
+            chosen, gap = found, float(values[rows, found].sum()) - bound
+    return DynamicSolution(_break_ties(problem, values, chosen), bound, exact)
+
+
+def _most_open(regret: FloatArray) -> NDArray[np.intp]:
+    """Rows whose second-best size is regretted least."""
+    if regret.shape[1] < 2 or len(regret) <= _CORE:
+        return np.arange(len(regret))
+    second = np.partition(regret, 1, axis=1)[:, 1]
+    return np.sort(np.argpartition(second, _CORE)[:_CORE])
 
 
 def _check_finite(problem: AllocationProblem, values: FloatArray, spend: IntArray) -> None:
@@ -90,13 +100,14 @@ def _spent(values: FloatArray, spend: IntArray, price: float) -> int:
     return int(spend[np.arange(len(spend)), choice].sum())
 
 
-def _best_price(values: FloatArray, spend: IntArray, problem: AllocationProblem) -> float:
-    """The price at which the prompts' own choices meet the budget, by bisection; at least 0 with costs."""
+def _best_prices(values: FloatArray, spend: IntArray, problem: AllocationProblem) -> tuple[float, float]:
+    """Neighbouring prices by bisection: at the first the prompts' own choices exceed the budget (unless both are the
+    same), at the second they keep it. At least 0 with costs."""
     finite = np.isfinite(values)
     span = float(values[finite].max() - values[finite].min()) + 1e-300
     low, high = (-2.0 * span if problem.cost is None else 0.0), 2.0 * span
     if problem.cost is not None and _spent(values, spend, 0.0) <= problem.budget:
-        return 0.0
+        return 0.0, 0.0
     for _ in range(200):
         middle = (low + high) / 2
         if not low < middle < high:
@@ -105,28 +116,36 @@ def _best_price(values: FloatArray, spend: IntArray, problem: AllocationProblem)
             low = middle
         else:
             high = middle
-    return high
+    return low, high
 
 
-def _feasible(values: FloatArray, spend: IntArray, price: float, problem: AllocationProblem) -> NDArray[np.intp]:
-    """A good feasible choice of columns: the priced one, then the best single changes that still fit."""
-    choice = (values + price * spend).argmin(axis=1)
+def _feasible(
+    values: FloatArray, spend: IntArray, below: float, price: float, problem: AllocationProblem
+) -> NDArray[np.intp]:
+    """A good feasible choice of columns (B,).
+
+    From the choice at ``price`` the prompts move, in order, to their choice at the neighbouring price ``below`` as
+    long as the budget lasts; what is then left goes to the single changes that raise the priced sum least.
+    """
     rows = np.arange(len(values))
+    choice = np.asarray((values + price * spend).argmin(axis=1))
+    if int(spend[rows, choice].sum()) > problem.budget:  # the price is rounded: start from the cheapest finite sizes
+        choice = np.asarray(np.isfinite(values).argmax(axis=1))
+    wider = np.asarray((values + below * spend).argmin(axis=1))
+    rise = np.maximum(spend[rows, wider] - spend[rows, choice], 0)
+    fits = np.cumsum(rise) <= problem.budget - int(spend[rows, choice].sum())
+    choice = np.where(fits & (rise > 0), wider, choice)
     left = problem.budget - int(spend[rows, choice].sum())
-    if left < 0:  # the price is rounded: start from the cheapest finite sizes instead
-        choice = np.isfinite(values).argmax(axis=1)
-        left = problem.budget - int(spend[rows, choice].sum())
-    exact_fit = problem.cost is None
     while left > 0:
         extra = spend - spend[rows, choice][:, None]
-        change = values - values[rows, choice][:, None] + price * extra
+        now = values[rows, choice][:, None]
         usable = (extra > 0) & (extra <= left) & np.isfinite(values)
-        if not exact_fit:
-            usable &= values < values[rows, choice][:, None]
+        if problem.cost is not None:
+            usable &= values < now
         if not usable.any():
             break
-        best = int(np.argmin(np.where(usable, change, np.inf)))
-        row, column = divmod(best, values.shape[1])
+        change = np.where(usable, values - now + price * extra, np.inf)
+        row, column = divmod(int(np.argmin(change)), values.shape[1])
         left -= int(extra[row, column])
         choice[row] = column
     return choice
@@ -139,8 +158,11 @@ def _search(
     price: float,
     problem: AllocationProblem,
     gap: float,
+    core: NDArray[np.intp],
 ) -> NDArray[np.intp] | None:
-    """The columns of least total regret among those that fit, or None where the table would be too large.
+    """The columns of least total regret among those that fit, only the rows of ``core`` leaving the priced choice.
+
+    None where the table would be too large, or where nothing within the gap fits.
 
     State: the spending's deviation from the priced choice. Prompts are added from the last to the first, so that
     reading the table back starts with the first prompt, which gets the largest of equally good sizes.
@@ -148,7 +170,7 @@ def _search(
     rows = np.arange(len(regret))
     shift = spend - spend[rows, choice][:, None]
     target = problem.budget - int(spend[rows, choice].sum())
-    open_rows = np.flatnonzero(((regret <= gap).sum(axis=1) > 1))
+    open_rows = core[(regret[core] <= gap).sum(axis=1) > 1]
     origin, best = 0, np.zeros(1)
     table: list[tuple[int, int, NDArray[np.intp], NDArray[np.uint16]]] = []
     cells = 0
@@ -187,11 +209,14 @@ def _read_back(
     price: float,
     *,
     exact_fit: bool,
-) -> NDArray[np.intp]:
+) -> NDArray[np.intp] | None:
+    """Follow the table from the best reachable state; None where no state fits the budget."""
     deviations = origin + np.arange(len(best))
     total = best + price * (target - deviations)
     usable = deviations == target if exact_fit else deviations <= target
     total = np.where(usable, total, np.inf)
+    if not np.isfinite(total).any():
+        return None
     state = int(deviations[int(np.argmin(total))])
     result = choice.copy()
     for row, start, columns, taken in reversed(table):

@@ -97,7 +97,7 @@ class Relaxed(_NamedPolicy):
             budget,
             min_group_size,
             max_group_size,
-            scale,  # type: ignore[arg-type]
+            scale,
         )
         problem = AllocationProblem.build(len(relaxed.sizes), budget, min_group_size, max_group_size, scale)
         return round_sizes(model, prediction, relaxed.sizes, problem)

@@ -112,7 +112,7 @@ class AllocationProblem:
     def allowed(self) -> NDArray[np.bool_]:
         """(B, K) whether a size is within the prompt's bounds."""
         sizes = self.sizes
-        return np.asarray((sizes >= self.lower[:, None]) & (sizes <= self.upper[:, None]))
+        return np.asarray((sizes >= self.lower[:, None]) & (sizes <= self.upper[:, None]), dtype=np.bool_)
 
     def _check_budget(self) -> None:
         if self.cost is not None:
@@ -153,6 +153,15 @@ def water_fill(total: int, lower: IntArray, upper: IntArray) -> IntArray:
     return sizes
 
 
+def fill_equally(start: IntArray, stop: IntArray, total: int) -> IntArray:
+    """Raise the sizes that may grow for free from start to at most stop, as equal as possible."""
+    result = start.copy()
+    free = np.flatnonzero(stop > start)
+    rest = total - int(result.sum()) + int(result[free].sum())
+    result[free] = water_fill(rest, start[free], stop[free])
+    return result
+
+
 def _span(name: str, values: IntArray) -> str:
     if not len(values):
         return f"{name}=none"
@@ -168,7 +177,9 @@ def _whole(name: str, values: ArrayLike, batch: int) -> IntArray:
         raise InvalidInputError(f"`{name}` must be one number or have length {batch}, but got length {len(array)}")
     if array.dtype.kind == "f" and not (np.isfinite(array).all() and (array == np.floor(array)).all()):
         raise InvalidInputError(f"`{name}` must be whole numbers, but got {values!r}")
-    return np.broadcast_to(array.astype(np.int64), (batch,)).copy()
+    whole: IntArray = np.empty(batch, dtype=np.int64)
+    whole[:] = array
+    return whole
 
 
 def _non_negative(name: str, values: ArrayLike, batch: int) -> FloatArray:

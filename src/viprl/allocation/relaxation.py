@@ -9,7 +9,7 @@ found by bisection.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,7 +21,30 @@ from viprl.errors import InvalidInputError
 if TYPE_CHECKING:
     from viprl.prediction.base import Prediction
     from viprl.variance.base import VarianceModel
-    from viprl.variance.separable import SeparableVariance
+
+
+@runtime_checkable
+class RelaxableModel(Protocol):
+    """What the relaxation needs of a separable model v_q(n) = weight_q f(n) for real n."""
+
+    name: str
+    convex_from: int | None
+
+    def weight(self, prediction: Any) -> FloatArray:
+        """(B,) weights."""
+        ...
+
+    def factor(self, n: ArrayLike) -> FloatArray:
+        """f(n)."""
+        ...
+
+    def marginal_gain(self, n: ArrayLike) -> FloatArray:
+        """f(n) - f(n+1)."""
+        ...
+
+    def size_at_slope(self, slope: ArrayLike) -> FloatArray:
+        """The n at which -f'(n) = slope."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -40,7 +63,7 @@ class Relaxation:
 
 
 def solve_relaxation(
-    model: SeparableVariance,
+    model: VarianceModel,
     prediction: Prediction | ArrayLike,
     budget: int,
     min_group_size: ArrayLike,
@@ -54,7 +77,7 @@ def solve_relaxation(
             L >= 2).
         InfeasibleBudgetError: no sizes within the bounds fit the budget.
     """
-    if not hasattr(model, "size_at_slope"):
+    if not isinstance(model, RelaxableModel):
         raise InvalidInputError(f"the relaxation needs a model with `size_at_slope` (RLOO, DrGRPO), but got {model!r}")
     weight = model.weight(prediction)
     problem = AllocationProblem.build(len(weight), budget, min_group_size, max_group_size, scale)
@@ -69,7 +92,7 @@ def solve_relaxation(
     return _bisect(model, weight, problem)
 
 
-def _bisect(model: SeparableVariance, weight: FloatArray, problem: AllocationProblem) -> Relaxation:
+def _bisect(model: RelaxableModel, weight: FloatArray, problem: AllocationProblem) -> Relaxation:
     def sizes_at(multiplier: float) -> FloatArray:
         slope = np.divide(multiplier, weight, out=np.full(len(weight), np.inf), where=weight > 0)
         return np.clip(model.size_at_slope(slope), problem.lower, problem.upper)

@@ -60,12 +60,11 @@ class SeparableVarianceModel(VarianceModel, Protocol):
 
 def batch_size(prediction: Prediction | ArrayLike) -> int:
     """B, the number of prompts that ``prediction`` (a Prediction or a (B,) array) describes."""
-    if hasattr(prediction, "reward_variance"):
-        return len(prediction)
-    shape = np.shape(prediction)
+    values: Any = getattr(prediction, "reward_variance", prediction)  # type: ignore[arg-type]
+    shape = np.shape(values)
     if len(shape) != 1:
         raise InvalidInputError(f"a plain prediction must be a one-dimensional array, but got shape {shape}")
-    return shape[0]
+    return int(shape[0])
 
 
 def check_sizes(n: ArrayLike, *, whole: bool) -> NDArray[Any]:

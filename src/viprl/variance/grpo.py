@@ -19,7 +19,7 @@ convex. A rising stretch is the dead groups' doing: more rollouts make a zero gr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -117,7 +117,7 @@ class GRPO:
         return f"GRPO(ddof={self.ddof}, epsilon={self.epsilon}, reward_range={self.reward_range})"
 
 
-def _posterior(prediction: Prediction | ArrayLike) -> tuple[FloatArray, FloatArray]:
+def _posterior(prediction: Any) -> tuple[FloatArray, FloatArray]:
     """Nodes and weights (B, M) of the posterior of p."""
     if not hasattr(prediction, "nodes"):
         raise InvalidInputError(
