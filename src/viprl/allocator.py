@@ -129,7 +129,8 @@ class RolloutAllocator:
             for policy in (self.policy, Uniform())
         ]
         adaptive, uniform = (np.asarray(n, dtype=np.int64) for n in sizes)
-        used = uniform if self.guard_holding else adaptive
+        held = self._guarded and self._guard.replaces(float(prediction.cold.mean()))
+        used = uniform if held else adaptive
         factor = 1.0 if scale is None else np.asarray(scale, dtype=np.float64)
         variance, uniform_variance, next_variance = (
             factor * self.model.variance(prediction, n) for n in (used, uniform, used + 1)
@@ -149,7 +150,7 @@ class RolloutAllocator:
             next_variance=next_variance,
             min_group_size=np.full(len(ids), self.min_group_size),
             max_group_size=np.full(len(ids), self.max_group_size),
-            guard_holding=self.guard_holding,
+            guard_holding=held,
             seconds=time.perf_counter() - start,
         )
 

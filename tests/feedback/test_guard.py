@@ -81,3 +81,17 @@ def test_dead_batches_and_short_groups_say_nothing() -> None:
     guard.update(np.full(4, np.nan), n, n, rloo)
     assert guard.state().ratio == 1.0
     assert not guard.holding
+
+
+def test_cold_batches_wait_for_a_first_measurement() -> None:
+    guard, n = Guard(), np.full(4, 8)
+    unequal = np.array([7, 9, 8, 8])
+    assert guard.replaces(cold_share=1.0) and not guard.replaces(cold_share=0.2)
+    guard.update(np.full(4, 0.2), n, n, rloo)
+    assert guard.replaces(cold_share=1.0)  # equal groups measured nothing
+    guard.update(np.full(4, 0.2), np.array([9, 7, 8, 8]), n, rloo)
+    guard.update(np.array([0.01, 0.24, 0.1, 0.1]), unequal, n, rloo)
+    assert guard.tested and not guard.holding and not guard.replaces(cold_share=1.0)
+    other = Guard()
+    other.load_state_dict(guard.state_dict())
+    assert other.state() == guard.state() and other.tested

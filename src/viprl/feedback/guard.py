@@ -33,13 +33,21 @@ class Guard:
     The ratio is that of discounted sums over steps; its standard error (delta method) is that of the rollouts' noise
     for the prompts as they are, which is what "realised" means. Holding starts when ``ratio - start * error > 1`` and ends when
     ``ratio + end * error < 1``: quick to hold, since uniform groups cost little, and slower to let go.
+
+    One step of faith is refused too: a batch of mostly cold prompts gets uniform groups until unequal ones have been
+    tried on paper once. An over-confident predictor does its worst there (a ratio above 2), a good one wins least.
     """
 
     def __init__(self, keep: float = 0.9, start: float = 1.0, end: float = 1.0) -> None:
         self.keep, self.start, self.end = keep, start, end
         self.holding = False
+        self.tested = False  # whether any unequal allocation was measured yet
         self._sums = np.zeros(2)  # discounted variance of the policy, of uniform
         self._products = np.zeros(3)  # doubly discounted (co)variances of the two sums: pp, pu, uu
+
+    def replaces(self, cold_share: float) -> bool:
+        """Whether a batch with this share of cold prompts gets uniform groups instead of the policy's."""
+        return self.holding or (not self.tested and cold_share > 0.5)
 
     def update(
         self,
@@ -64,6 +72,7 @@ class Guard:
         a, f, u = a_hat[fine], f[fine], u[fine]
         if a @ u <= 0:
             return  # a dead batch says nothing about the allocation
+        self.tested = self.tested or not np.array_equal(policy_sizes, uniform_sizes)
         spread = a**2 if noise is None else noise[fine]
         self._sums = self.keep * self._sums + np.array([a @ f, a @ u])
         products = np.array([spread @ (f * f), spread @ (f * u), spread @ (u * u)])
@@ -85,10 +94,10 @@ class Guard:
         return GuardState(float(ratio), float(np.sqrt(spread) / uniform), self.holding)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"holding": self.holding, "sums": self._sums, "products": self._products}
+        return {"holding": self.holding, "tested": self.tested, "sums": self._sums, "products": self._products}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.holding = bool(state["holding"])
+        self.holding, self.tested = bool(state["holding"]), bool(state["tested"])
         self._sums, self._products = np.array(state["sums"], float), np.array(state["products"], float)
 
 
