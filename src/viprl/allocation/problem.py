@@ -112,7 +112,7 @@ class AllocationProblem:
     def allowed(self) -> NDArray[np.bool_]:
         """(B, K) whether a size is within the prompt's bounds."""
         sizes = self.sizes
-        return np.asarray((sizes >= self.lower[:, None]) & (sizes <= self.upper[:, None]), dtype=np.bool_)
+        return (sizes >= self.lower[:, None]) & (sizes <= self.upper[:, None])
 
     def _check_budget(self) -> None:
         if self.cost is not None:
@@ -146,7 +146,7 @@ def water_fill(total: int, lower: IntArray, upper: IntArray) -> IntArray:
             low = level
         else:
             high = level - 1
-    sizes = np.clip(low, lower, upper).astype(np.int64)
+    sizes: IntArray = np.minimum(np.maximum(lower, low), upper)
     rest = total - int(sizes.sum())
     growing = np.flatnonzero((sizes == low) & (sizes < upper))[:rest]
     sizes[growing] += 1

@@ -88,7 +88,7 @@ class GRPO:
         for start in range(0, len(nodes), rows):
             block = slice(start, start + rows)
             pmf = _count_probabilities(nodes[block], largest)
-            values[block] = np.einsum("bmk,bm->bk", pmf, weights[block]) @ coefficients
+            values[block] = np.matmul(weights[block][:, None, :], pmf)[:, 0, :] @ coefficients
         return values
 
     def squared_advantages(self, n: int) -> FloatArray:
@@ -139,8 +139,9 @@ def _posterior(prediction: Any) -> tuple[FloatArray, FloatArray]:
 def _count_probabilities(p: FloatArray, n: int) -> FloatArray:
     """(B, M, n+1) Binomial(n, p) probabilities of 0..n successes."""
     k = np.arange(n + 1, dtype=np.float64)
-    log_pmf = special.xlogy(k, p[..., None]) + special.xlog1py(n - k, -p[..., None]) + _log_choose(float(n), k)
-    return np.asarray(np.exp(log_pmf), dtype=np.float64)
+    with np.errstate(divide="ignore"):  # a floor instead of log 0 = -infinity, so that 0 log 0 is 0
+        log_p, log_q = np.maximum(np.log(p), -1e9)[..., None], np.maximum(np.log1p(-p), -1e9)[..., None]
+    return np.asarray(np.exp(k * log_p + (n - k) * log_q + _log_choose(float(n), k)), dtype=np.float64)
 
 
 def _log_choose(n: float | FloatArray, k: float | FloatArray) -> NDArray[np.float64]:
