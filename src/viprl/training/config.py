@@ -1,0 +1,308 @@
+"""The configuration of ``viprl train``: a YAML file and ``key=value`` overrides, checked before anything is loaded."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from viprl.allocation.policies import POLICIES
+from viprl.errors import ConfigurationError
+from viprl.integrations.groups import ESTIMATORS
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One training job: a run for every seed and every policy.
+
+    Attributes:
+        task: a task's name, or a mapping of ``name`` and the task's own settings.
+        model: ``tiny`` (the task's own), a folder, a hub id, or a ``.gguf`` file.
+        reward: ``task``, or ``module:function`` or ``file.py:function`` in TRL's signature.
+        output: folder of the job.
+        policy: how to divide the budget; ``compare``: policies that are run as well, for the report.
+        estimator: advantages and variance model: ``rloo``, ``dr_grpo`` or ``grpo``.
+        algorithm: TRL's trainer, ``grpo`` or ``rloo``; by default the estimator's own.
+        predictor, embedding_model, side_information, prompt_weighting, guard: see ``AdaptiveFields``.
+        budget: rollouts of a step, C. group_size: their mean over the prompts, so a step has C / group_size prompts.
+        min_group_size, max_group_size: bounds; by default min(3, group_size) and 4 group_size.
+        steps: optimizer steps; None leaves it to ``trainer.num_train_epochs``.
+        seeds: one run each (data order and sampling).
+        eval_every: steps between held-out evaluations; 0 evaluates at the start and the end only.
+        eval_samples: rollouts a held-out prompt; eval_batch_size: rollouts generated together.
+        resume: continue the job in ``output``. overwrite: replace it.
+        cache: folder for warm starts and embeddings; ``$VIPRL_CACHE`` or ``~/.cache/viprl`` by default.
+        save_model: keep each run's final model.
+        trainer: any field of TRL's config.
+    """
+
+    task: str | Mapping[str, Any]
+    output: str
+    model: str = "tiny"
+    reward: str = "task"
+    policy: str = "vip"
+    compare: Sequence[str] = ()
+    estimator: str = "rloo"
+    algorithm: str | None = None
+    predictor: str = "calibrated"
+    embedding_model: str = "none"
+    side_information: Sequence[str] | None = None
+    prompt_weighting: str = "equal"
+    guard: bool = True
+    budget: int = 256
+    group_size: int = 8
+    min_group_size: int | None = None
+    max_group_size: int | None = None
+    steps: int | None = None
+    seeds: Sequence[int] = (0,)
+    eval_every: int = 25
+    eval_samples: int = 4
+    eval_batch_size: int = 256
+    resume: bool = False
+    overwrite: bool = False
+    cache: str | None = None
+    save_model: bool = True
+    trainer: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_types(self)
+        for name in (self.policy, *self.compare):
+            _one_of("policy" if name == self.policy else "compare", name, sorted(POLICIES))
+        if len(set(self.policies)) != len(self.policies):
+            raise ConfigurationError(f"policies must differ, but got policy={self.policy}, compare={self.compare}")
+        _one_of("estimator", self.estimator, ESTIMATORS)
+        if self.algorithm is not None:
+            _one_of("algorithm", self.algorithm, ("grpo", "rloo"))
+        if not self.seeds or len(set(self.seeds)) != len(self.seeds):
+            raise ConfigurationError(f"`seeds` must be one or more different integers, but got {list(self.seeds)}")
+        if self.group_size < 2 or self.budget < 1 or self.budget % self.group_size:
+            raise ConfigurationError(
+                "group_size >= 2 and budget a positive multiple of it must hold, but got "
+                f"(budget={self.budget}, group_size={self.group_size})"
+            )
+        for name in ("eval_samples", "eval_batch_size"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name} >= 1 must hold, but got {getattr(self, name)}")
+        if self.eval_every < 0 or (self.steps is not None and self.steps < 1):
+            raise ConfigurationError(
+                f"eval_every >= 0, steps >= 1 must hold, but got ({self.eval_every}, {self.steps})"
+            )
+        self._check_trainer()
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """All policies of the job, the main one first."""
+        return (self.policy, *self.compare)
+
+    @property
+    def task_name(self) -> str:
+        return self.task if isinstance(self.task, str) else str(self.task["name"])
+
+    @property
+    def task_settings(self) -> dict[str, Any]:
+        return {} if isinstance(self.task, str) else {k: v for k, v in self.task.items() if k != "name"}
+
+    @property
+    def trainer_kind(self) -> str:
+        """``rloo`` or ``grpo``: TRL's trainer."""
+        return self.algorithm or ("rloo" if self.estimator == "rloo" else "grpo")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as a configuration file holds them."""
+        return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+
+    def _check_trainer(self) -> None:
+        known = trainer_fields(self.trainer_kind)
+        for key in self.trainer:
+            if key in OWNED:
+                raise ConfigurationError(f"trainer.{key} is set by {OWNED[key]!r}, but got it under `trainer`")
+            if key not in known:
+                raise ConfigurationError(_unknown(f"trainer.{key}", [f"trainer.{k}" for k in known]))
+
+
+# fields of TRL's config that follow from ours
+OWNED = {
+    "output_dir": "output",
+    "max_steps": "steps",
+    "seed": "seeds",
+    "num_generations": "group_size",
+    "generation_batch_size": "budget",
+    **{
+        name: name
+        for name in (
+            "budget",
+            "estimator",
+            "policy",
+            "predictor",
+            "embedding_model",
+            "side_information",
+            "prompt_weighting",
+            "guard",
+            "min_group_size",
+            "max_group_size",
+        )
+    },
+    "embedding_cache": "cache",
+    "resume_from_checkpoint": "resume",
+}
+
+
+def trainer_fields(kind: str) -> list[str]:
+    """Names that may stand under ``trainer:``."""
+    from viprl.integrations.trl import AdaptiveGRPOConfig, AdaptiveRLOOConfig
+
+    config = AdaptiveRLOOConfig if kind == "rloo" else AdaptiveGRPOConfig
+    return [f.name for f in dataclasses.fields(config) if f.init]
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> TrainConfig:
+    """Read a YAML file and apply overrides.
+
+    Args:
+        overrides: ``key=value``, ``--key=value`` or ``--key value``; values are YAML; dots reach inside, as in
+            ``trainer.learning_rate=1e-4`` or ``task.train_size=64``.
+
+    Raises:
+        ConfigurationError: unreadable file, unknown key (names the nearest valid one), or a value that breaks a rule.
+    """
+    values = _read_yaml(Path(path))
+    for key, value in _pairs(overrides):
+        _assign(values, key, value)
+    known = [f.name for f in dataclasses.fields(TrainConfig)]
+    for key in values:
+        if key not in known:
+            raise ConfigurationError(_unknown(str(key), known))
+    missing = [key for key in ("task", "output") if key not in values]
+    if missing:
+        raise ConfigurationError(f"a configuration must set `task` and `output`, but got no {missing[0]!r}")
+    for name in ("compare", "seeds"):
+        if values.get(name) is None:
+            values.pop(name, None)
+        elif not isinstance(values[name], list):
+            values[name] = [values[name]]
+    values["trainer"] = values.get("trainer") or {}
+    return TrainConfig(**values)
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    import yaml
+
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"the configuration must be a readable file, but got {str(path)!r}: {error}") from error
+    except yaml.YAMLError as error:
+        raise ConfigurationError(f"{path} must be YAML, but: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigurationError(f"{path} must hold a mapping of keys to values, but holds {type(values).__name__}")
+    _repair_floats(values)
+    return values
+
+
+def _pairs(overrides: Sequence[str]) -> Iterable[tuple[str, Any]]:
+    words = list(overrides)
+    while words:
+        word = words.pop(0)
+        key, equals, text = word.removeprefix("--").partition("=")
+        if not equals:
+            if not word.startswith("--") or not words:
+                raise ConfigurationError(f"an override must be key=value or --key value, but got {word!r}")
+            text = words.pop(0)
+        yield key, parse_value(text)
+
+
+def parse_value(text: str) -> Any:
+    """A YAML value; ``1e-4`` is a number here, as people mean it."""
+    import yaml
+
+    try:
+        holder = {"value": yaml.safe_load(text) if text else ""}
+    except yaml.YAMLError as error:
+        raise ConfigurationError(f"the value of an override must be YAML, but got {text!r}") from error
+    _repair_floats(holder)
+    return holder["value"]
+
+
+def _repair_floats(values: Any) -> None:
+    """YAML 1.1 reads 1e-4 (no dot) as a string; make such strings numbers, in place."""
+    items = values.items() if isinstance(values, dict) else enumerate(values)
+    for key, value in list(items):
+        if isinstance(value, dict | list):
+            _repair_floats(value)
+        elif isinstance(value, str) and value[:1] in "+-.0123456789" and "e" in value.lower():
+            try:
+                values[key] = float(value)
+            except ValueError:
+                continue
+
+
+def _assign(values: dict[str, Any], key: str, value: Any) -> None:
+    first, *rest = key.split(".")
+    known = [f.name for f in dataclasses.fields(TrainConfig)]
+    if first not in known:
+        raise ConfigurationError(_unknown(key, known))
+    if not rest:
+        values[first] = value
+        return
+    if first not in ("task", "trainer"):
+        raise ConfigurationError(f"only `task` and `trainer` have keys inside, but got {key!r}")
+    inside = values.get(first) or {}
+    if isinstance(inside, str):
+        inside = {"name": inside}
+    values[first] = inside = dict(inside)
+    for part in rest[:-1]:
+        deeper = inside.get(part) or {}
+        if not isinstance(deeper, dict):
+            raise ConfigurationError(f"{key!r} must reach inside a mapping, but {part!r} is {deeper!r}")
+        inside[part] = inside = dict(deeper)
+    inside[rest[-1]] = value
+
+
+def _unknown(key: str, known: Sequence[str]) -> str:
+    hint = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    if not hint and "." not in key and key in trainer_fields("grpo"):
+        hint = [f"trainer.{key}"]
+    nearest = f"; nearest: {hint[0]!r}" if hint else f"; valid keys: {', '.join(known)}" if len(known) < 50 else ""
+    return f"every key must be one that is known, but got {key!r}{nearest}"
+
+
+def _one_of(name: str, value: object, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        close = difflib.get_close_matches(str(value), allowed, n=1)
+        hint = f"; nearest: {close[0]!r}" if close else ""
+        raise ConfigurationError(f"`{name}` must be one of {', '.join(allowed)}, but got {value!r}{hint}")
+
+
+_INTEGERS = ("budget", "group_size", "eval_every", "eval_samples", "eval_batch_size")
+
+
+def _check_types(config: TrainConfig) -> None:
+    def demand(name: str, value: Any, kind: type, word: str) -> None:
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise ConfigurationError(f"`{name}` must be {word}, but got {value!r}")
+
+    for name in _INTEGERS:
+        demand(name, getattr(config, name), int, "an integer")
+    for name in ("steps", "min_group_size", "max_group_size"):
+        if getattr(config, name) is not None:
+            demand(name, getattr(config, name), int, "an integer")
+    for seed in config.seeds:
+        demand("seeds", seed, int, "integers")
+    for name in ("guard", "resume", "overwrite", "save_model"):
+        demand(name, getattr(config, name), bool, "true or false")
+    for name in ("model", "reward", "output", "policy", "estimator", "predictor", "embedding_model"):
+        demand(name, getattr(config, name), str, "text")
+    demand("trainer", config.trainer, Mapping, "a mapping")
+    if not isinstance(config.task, str):
+        demand("task", config.task, Mapping, "a name or a mapping")
+        if "name" not in config.task:
+            raise ConfigurationError(f"`task` must be a name, or a mapping with `name`, but got {dict(config.task)}")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
