@@ -233,7 +233,9 @@ def test_state_holds_no_diagnostics(tmp_path: Path) -> None:
     run(allocator, World(), 3)
     allocator.save(tmp_path / "a.ckpt")
     assert "metrics" not in read_state(tmp_path / "a.ckpt")
-    assert allocator.metrics() and not RolloutAllocator.load(tmp_path / "a.ckpt", DiscountedBeta(), viprl.RLOO()).metrics()
+    assert (
+        allocator.metrics() and not RolloutAllocator.load(tmp_path / "a.ckpt", DiscountedBeta(), viprl.RLOO()).metrics()
+    )
 
 
 def test_the_guard_holds_a_harmful_predictor_and_says_so(caplog: pytest.LogCaptureFixture) -> None:

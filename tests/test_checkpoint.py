@@ -21,14 +21,20 @@ arrays = hnp.arrays(
 )
 trees = st.recursive(
     scalars | arrays,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abc", min_size=1, max_size=3), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text("abc", min_size=1, max_size=3), inner, max_size=3)
+    ),
     max_leaves=12,
 )
 
 
 def same(left: object, right: object) -> bool:
     if isinstance(left, np.ndarray):
-        return isinstance(right, np.ndarray) and left.dtype == right.dtype and np.array_equal(left, right, equal_nan=left.dtype.kind == "f")
+        return (
+            isinstance(right, np.ndarray)
+            and left.dtype == right.dtype
+            and np.array_equal(left, right, equal_nan=left.dtype.kind == "f")
+        )
     if isinstance(left, dict):
         return isinstance(right, dict) and left.keys() == right.keys() and all(same(left[k], right[k]) for k in left)
     if isinstance(left, list):

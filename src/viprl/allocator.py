@@ -284,7 +284,7 @@ class RolloutAllocator:
             raise PlanError(f"a plan must be observed once, but the plan of step {plan.step} was observed before")
         if plan.step > self.step:
             raise PlanError(
-                f"a plan must come from this allocator's past, but it is of step {plan.step} and step {self.step} is due"
+                f"a plan must come from this allocator's past, but it is of step {plan.step}; step {self.step} is due"
             )
         return key
 

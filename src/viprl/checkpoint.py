@@ -32,7 +32,7 @@ def write_state(path: str | os.PathLike[str], state: dict[str, Any]) -> None:
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:
-            np.savez(file, **{_TREE: np.frombuffer(tree.encode(), dtype=np.uint8)}, **arrays)
+            np.savez(file, allow_pickle=False, **{_TREE: np.frombuffer(tree.encode(), np.uint8), **arrays})
             file.flush()
             os.fsync(file.fileno())
         os.replace(name, target)

@@ -92,7 +92,7 @@ class Plan:
         here = np.ones(len(rows), bool) if present is None else np.asarray(present, bool)
         if here.shape != rows.shape:
             raise InvalidInputError(
-                f"`present` must have one entry per planned rollout, but got shape {here.shape} for {len(rows)} rollouts"
+                f"`present` must have one entry per planned rollout, but got shape {here.shape} for {len(rows)}"
             )
         counts = np.bincount(rows[here], minlength=len(self))
         live = max(int(np.count_nonzero(counts)), 1)

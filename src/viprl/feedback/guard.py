@@ -31,8 +31,9 @@ class Guard:
     """Falls back to uniform groups while the policy's realised variance ratio is above one.
 
     The ratio is that of discounted sums over steps; its standard error (delta method) is that of the rollouts' noise
-    for the prompts as they are, which is what "realised" means. Holding starts when ``ratio - start * error > 1`` and ends when
-    ``ratio + end * error < 1``: quick to hold, since uniform groups cost little, and slower to let go.
+    for the prompts as they are, which is what "realised" means. Holding starts when
+    ``ratio - start * error > 1`` and ends when ``ratio + end * error < 1``: quick to hold, since uniform groups cost
+    little.
 
     One step of faith is refused too: a batch of mostly cold prompts gets uniform groups until unequal ones have been
     tried on paper once. An over-confident predictor does its worst there (a ratio above 2), a good one wins least.

@@ -66,7 +66,7 @@ def read_rewards(rewards: Any, group_sizes: NDArray[np.int64]) -> Rewards:
     else:
         if len(rewards) != len(sizes):
             raise InvalidInputError(
-                f"rewards must have one group per planned prompt, but got {len(rewards)} groups for {len(sizes)} prompts"
+                f"rewards must have one group per planned prompt, but got {len(rewards)} for {len(sizes)} prompts"
             )
         for q, group in enumerate(rewards):
             if group is None:
