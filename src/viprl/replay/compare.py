@@ -1,0 +1,244 @@
+"""Replay many rules and seeds in parallel; finished ones survive an interruption.
+
+A task is one rule on one seed. Workers are processes; every finished trace is written to the results folder at once,
+under a name that fixes rule, seed and everything it depends on, so a second call picks it up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import viprl
+from viprl.errors import InvalidInputError
+from viprl.replay.lineup import Prompts, build_rule, parse_rule
+from viprl.replay.rules import Setting
+from viprl.replay.run import replay
+from viprl.replay.store import load_trace, save_trace
+from viprl.replay.trace import Trace
+from viprl.replay.worlds import World
+
+Progress = Callable[[int, int, str], None]  # steps done, steps in all, what has just finished
+
+
+@dataclass
+class Comparison:
+    """What a comparison produced.
+
+    Attributes:
+        traces: (rule, seed) -> trace, finished ones only.
+        rules, seeds: what was asked for.
+        interrupted: True where some tasks were not run to their end.
+        failures: rule -> message, where a rule could not run.
+    """
+
+    rules: list[str]
+    seeds: list[int]
+    traces: dict[tuple[str, int], Trace] = field(default_factory=dict)
+    interrupted: bool = False
+    failures: dict[str, str] = field(default_factory=dict)
+
+
+class _Shared:
+    """What a worker process holds; filled when it starts."""
+
+    world: World
+    prompts: Prompts
+    setting: Setting
+    counter: Any = None
+
+
+def compare(
+    world: World,
+    rules: Sequence[str],
+    prompts: Prompts,
+    setting: Setting,
+    *,
+    seeds: Sequence[int] = (0,),
+    jobs: int | None = None,
+    folder: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Replay every rule on every seed.
+
+    Args:
+        world: the protocol; must be picklable where processes are not forked.
+        rules: names, see ``lineup``.
+        prompts: what predictors may read.
+        setting: variance model and bounds.
+        seeds: of the world and of rules that draw.
+        jobs: processes; by default the cores this process may use. 1 runs everything here.
+        folder: finished traces are kept here and picked up again; None keeps none.
+        progress: called from time to time.
+
+    Returns:
+        The traces. Ctrl-C gives the finished ones with ``interrupted`` set. Independent of ``jobs``.
+
+    Raises:
+        ConfigurationError: an unknown rule, or one that needs embeddings that are not there.
+        InvalidInputError: no rules or no seeds, or a world and prompts that differ.
+    """
+    if not rules or not seeds:
+        raise InvalidInputError("a comparison needs at least one rule and one seed")
+    if tuple(world.prompt_ids) != tuple(prompts.ids):
+        raise InvalidInputError("the world and the prompts must have the same ids in the same order")
+    names = list(dict.fromkeys(parse_rule(rule).text for rule in rules))
+    result = Comparison(names, list(dict.fromkeys(seeds)))
+    for name in names:
+        build_rule(parse_rule(name), prompts, setting, result.seeds[0])  # a wrong name fails now, not after a minute
+    store = None if folder is None else Path(folder)
+    key = "" if store is None else _fingerprint(world, prompts, setting)
+    tasks = []
+    for task in ((name, seed) for name in names for seed in result.seeds):
+        kept = None if store is None else load_trace(_path(store, *task, key))
+        if kept is None:
+            tasks.append(task)
+        else:
+            result.traces[task] = kept
+    count = min(jobs or len(os.sched_getaffinity(0)), max(len(tasks), 1))
+    total = len(tasks) * world.n_steps
+    arguments = (world, prompts, setting)
+
+    def keep(task: tuple[str, int], trace: Trace) -> None:
+        result.traces[task] = trace
+        if store is not None:
+            save_trace(_path(store, *task, key), trace)
+
+    try:
+        if count == 1:
+            _run_here(tasks, arguments, keep, progress, total, result)
+        else:
+            _run_parallel(tasks, arguments, count, keep, progress, total, result)
+    except KeyboardInterrupt:
+        result.interrupted = True
+    return result
+
+
+def _run_here(
+    tasks: list[tuple[str, int]],
+    arguments: tuple[World, Prompts, Setting],
+    keep: Callable[[tuple[str, int], Trace], None],
+    progress: Progress | None,
+    total: int,
+    result: Comparison,
+) -> None:
+    done = 0
+
+    def step() -> None:
+        nonlocal done
+        done += 1
+        if progress is not None and done % 20 == 0:
+            progress(done, total, "")
+
+    for position, task in enumerate(tasks):
+        with _failure(result, task):
+            keep(task, _replay_task(task, *arguments, step))
+        done = (position + 1) * arguments[0].n_steps
+        if progress is not None:
+            progress(done, total, task[0])
+
+
+def _run_parallel(
+    tasks: list[tuple[str, int]],
+    arguments: tuple[World, Prompts, Setting],
+    jobs: int,
+    keep: Callable[[tuple[str, int], Trace], None],
+    progress: Progress | None,
+    total: int,
+    result: Comparison,
+) -> None:
+    context = multiprocessing.get_context("fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn")
+    counter = context.Value("q", 0)
+    # slow rules first, so that no long task is left alone at the end
+    ordered = sorted(
+        tasks, key=lambda task: not any(word in task[0] for word in ("gp", "ridge", "guard", "calibrated"))
+    )
+    with ProcessPoolExecutor(
+        jobs, mp_context=context, initializer=_start_worker, initargs=(*arguments, counter)
+    ) as pool:
+        futures: dict[Future[Trace], tuple[str, int]] = {pool.submit(_worker_task, task): task for task in ordered}
+        try:
+            pending = set(futures)
+            while pending:
+                done, pending = wait(pending, timeout=0.25, return_when=FIRST_COMPLETED)
+                for future in done:
+                    with _failure(result, futures[future]):
+                        keep(futures[future], future.result())
+                if progress is not None:
+                    last = next(iter(done), None)
+                    progress(min(counter.value, total), total, "" if last is None else futures[last][0])
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in list(getattr(pool, "_processes", {}).values()):
+                process.terminate()
+            raise
+
+
+@contextmanager
+def _failure(result: Comparison, task: tuple[str, int]) -> Iterator[None]:
+    """A rule that breaks is reported and does not take the others with it."""
+    try:
+        yield
+    except Exception as error:
+        result.failures[task[0]] = f"{type(error).__name__}: {error}"
+
+
+def _start_worker(world: World, prompts: Prompts, setting: Setting, counter: Any) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    with suppress(ImportError):
+        from threadpoolctl import threadpool_limits
+
+        threadpool_limits(1)  # one process a core: more threads would only fight
+    _Shared.world, _Shared.prompts, _Shared.setting, _Shared.counter = world, prompts, setting, counter
+
+
+def _worker_task(task: tuple[str, int]) -> Trace:
+    def step() -> None:
+        with _Shared.counter.get_lock():
+            _Shared.counter.value += 1
+
+    return _replay_task(task, _Shared.world, _Shared.prompts, _Shared.setting, step)
+
+
+def _replay_task(
+    task: tuple[str, int], world: World, prompts: Prompts, setting: Setting, step: Callable[[], None]
+) -> Trace:
+    name, seed = task
+    return replay(world, build_rule(parse_rule(name), prompts, setting, seed), setting, seed=seed, on_step=step)
+
+
+def _path(folder: Path, rule: str, seed: int, key: str) -> Path:
+    safe = "".join(c if c.isalnum() or c in "_-" else "-" for c in rule)
+    return folder / f"{safe}.{seed}.{key}.npz"
+
+
+def _fingerprint(world: World, prompts: Prompts, setting: Setting) -> str:
+    """Changes with anything that a trace depends on, but for the rule and the seed."""
+    digest = hashlib.blake2b(digest_size=8)
+    for path in sorted(Path(viprl.__file__).parent.rglob("*.py")):  # another version of the code is another result
+        digest.update(path.read_bytes())
+    facts = [world.describe(), repr(setting.model), setting.min_group_size, setting.max_group_size]
+    digest.update(json.dumps(facts, sort_keys=True, default=str).encode())
+    digest.update("\x00".join(prompts.ids).encode())
+    log = getattr(world, "log", None)
+    arrays = [getattr(world, "p", None), prompts.embeddings]
+    arrays += [] if log is None else [log.rows, log.successes, log.rollouts, log.offsets]
+    for name in sorted(prompts.side_information or {}):
+        digest.update(name.encode())
+        arrays.append((prompts.side_information or {})[name])
+    for array in arrays:
+        if array is not None:
+            digest.update(np.ascontiguousarray(array).tobytes())
+    digest.update("\x00".join(prompts.texts or ()).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()

@@ -1,0 +1,25 @@
+"""Writes the report's files, each under a temporary name first."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from viprl.replay.report.data import report_data
+from viprl.replay.summary import Summary
+
+
+def write_report(summary: Summary, folder: str | Path) -> list[Path]:
+    """report.json in ``folder``; returns the paths."""
+    root = Path(folder)
+    root.mkdir(parents=True, exist_ok=True)
+    data = json.dumps(report_data(summary), indent=1, ensure_ascii=False, allow_nan=False)
+    return [_replace(root / "report.json", data)]
+
+
+def _replace(path: Path, text: str) -> Path:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+    return path

@@ -1,0 +1,118 @@
+"""The findings in words: the headline and the table that a terminal shows."""
+
+from __future__ import annotations
+
+from viprl.evaluation.intervals import Interval
+from viprl.replay.summary import RuleRow, Summary
+
+LABELS = {
+    "vip": "VIP",
+    "relaxed": "VIP, relaxed and rounded",
+    "uniform": "Uniform",
+    "inverse_accuracy": "Inverse accuracy",
+    "inverse_variance": "Inverse variance",
+    "knapsack_rl": "Knapsack-RL",
+    "gvm": "GVM",
+    "dynamo": "DynaMO",
+    "mopps": "MoPPS selection",
+    "greso": "GRESO skipping",
+    "dapo": "DAPO oversampling",
+    "vigor": "VIGOR rounds",
+    "pilot_commit": "Pilot-Commit",
+}
+PREDICTOR_LABELS = {
+    "calibrated": "calibrated",
+    "beta": "discounted Beta",
+    "last_rate": "last rate",
+    "global_mean": "global mean",
+    "gp": "paper's GP",
+    "moving_average": "moving average",
+    "ridge": "ridge",
+}
+MOST_MISSED = 1.0  # percent of the signal that a rule may leave out and still be called an allocation of all prompts
+
+
+def label(rule: str) -> str:
+    """A rule's name for people."""
+    body, _, guard = rule.partition("+")
+    policy, _, predictor = body.partition(":")
+    text = LABELS.get(policy, policy)
+    if predictor:
+        text += f", {PREDICTOR_LABELS.get(predictor, predictor)}"
+    return f"{text}, guarded" if guard else text
+
+
+def headline(summary: Summary) -> str:
+    """One sentence: what allocation would have saved on this run."""
+    rows = [row for row in summary.headline_rows if row.rule != "uniform"]
+    where = f"on {summary.headline_phase}" if summary.headline_phase != "later" else "on prompts it has met before"
+    if not rows:
+        return "Only uniform allocation was replayed, so there is nothing to compare."
+    best = rows[0]
+    if best.verdict != "better":
+        return (
+            f"No rule is shown to need fewer rollouts than uniform groups {where}: the best, {label(best.rule)}, has "
+            f"{_ratio(best.ratio)} of uniform's gradient variance."
+        )
+    ours = next((row for row in rows if row.rule.startswith("vip:calibrated") and row.verdict == "better"), best)
+    if ours is not best and not ours.tied_with_best:
+        ours = best
+    tied = [label(row.rule) for row in rows if row.tied_with_best and row.rule != ours.rule and row.verdict == "better"]
+    text = (
+        f"{label(ours.rule)} reaches uniform's gradient variance with {ours.rollouts_saved.estimate:.0f} % fewer "
+        f"rollouts {where} (95 % interval {ours.rollouts_saved.low:.0f} to {ours.rollouts_saved.high:.0f} %)."
+    )
+    if tied:
+        text += f" Not told apart from it: {', '.join(tied)}."
+    return text
+
+
+def text_table(summary: Summary, phase: str | None = None) -> list[str]:
+    """Lines of a fixed-width table of one phase."""
+    phase = phase or summary.headline_phase
+    header = ("rule", "variance vs uniform", "rollouts saved", "gap closed", "live", "missed", "ms/step", "verdict")
+    body = [_cells(row) for row in summary.rows[phase]]
+    widths = [max(len(line[i]) for line in [header, *body]) for i in range(len(header))]
+    lines = [
+        "  ".join(
+            cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in [header, *body]
+    ]
+    best = summary.best_ratio[phase]
+    return [f"{phase}: {summary.best_name} {best:.4f}", *(line.rstrip() for line in lines)]
+
+
+def calibration_lines(summary: Summary) -> list[str]:
+    """Lines of the calibration table."""
+    lines = []
+    for row in summary.calibration:
+        beta = "" if row.against_beta is None else f", vs discounted Beta {_signed(row.against_beta)}"
+        lines.append(
+            f"{row.kind:5s} visits  {PREDICTOR_LABELS.get(row.predictor, row.predictor):15s} log loss {row.log_loss:.4f}"
+            f" (constant {row.constant_log_loss:.4f}{beta}), Brier {row.brier:.4f}, calibration error "
+            f"{row.calibration_error:.4f}, mean error {row.absolute_error:.4f}"
+        )
+    return lines
+
+
+def _cells(row: RuleRow) -> tuple[str, ...]:
+    verdict = row.verdict + (", tied best" if row.tied_with_best and row.verdict == "better" else "")
+    return (
+        row.rule,
+        f"{row.ratio.estimate:.4f} [{row.ratio.low:.3f}, {row.ratio.high:.3f}]",
+        f"{row.rollouts_saved.estimate:.0f} %",
+        "-" if row.gap_closed is None else f"{row.gap_closed:.0f} %",
+        f"{row.live:.0f} %",
+        f"{row.missed:.0f} %",
+        f"{row.milliseconds:.1f}",
+        "reference" if row.rule == "uniform" else verdict,
+    )
+
+
+def _ratio(interval: Interval) -> str:
+    return f"{100 * interval.estimate:.0f} % (95 % interval {100 * interval.low:.0f} to {100 * interval.high:.0f} %)"
+
+
+def _signed(interval: Interval) -> str:
+    return f"{interval.estimate:+.4f} [{interval.low:+.4f}, {interval.high:+.4f}]"
