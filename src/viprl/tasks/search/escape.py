@@ -40,9 +40,11 @@ class Escaper:
         self._known = re.compile("|".join(map(re.escape, self.tokens))) if self.tokens else None
 
     def __call__(self, text: str) -> str:
-        text = _PIPE.sub(_ANGLE, _TAG.sub(_ANGLE, _printable(text)))
-        if self._known is not None:
-            while self._known.search(text):  # breaking one token can only uncover shorter ones, so this ends
+        text, before = _printable(text), ""
+        while text != before:  # breaking one token can uncover another; each pass leaves fewer, so this ends
+            before = text
+            text = _PIPE.sub(_ANGLE, _TAG.sub(_ANGLE, text))
+            if self._known is not None:
                 text = self._known.sub(lambda match: _broken(match.group()), text)
         return text
 

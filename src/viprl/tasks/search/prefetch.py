@@ -1,4 +1,4 @@
-"""Searching ahead: TRL runs the tools of one rollout after the other, which is slow when each call crosses a network."""
+"""Searching ahead: TRL runs the tools of one rollout after the other, which is slow over a network."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ SEARCH_SCHEMA: dict[str, Any] = {
 
 _CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|(?=<tool_call>)|\Z)", re.DOTALL)
 _RESPONSE = re.compile(r"<tool_response>.*?(?:</tool_response>|\Z)", re.DOTALL)
-_THINK = re.compile(r"<think>(.*?)(?:</think>|(?=<tool_call>)|\Z)", re.DOTALL)
+_THINK = re.compile(r"<think>(?:((?:(?!<think>).)*?)</think>|(.*?)(?:(?=<tool_call>)|\Z))", re.DOTALL)
 _END = re.compile(r"(?:<\|im_end\|>|<\|endoftext\|>|<\|eot_id\|>|</s>)\s*\Z")
 _FENCE = re.compile(r"\A```[a-zA-Z]*\s*|\s*```\Z")
 _ARGUMENT_NAMES = ("arguments", "parameters", "args", "params", "input")
@@ -88,12 +88,12 @@ def parse_turn(text: str, *, thinking: bool = False) -> Turn:
     elif "</think>" in text and "<think>" not in text.split("</think>", 1)[0]:
         text = "<think>" + text
     text = _RESPONSE.sub("", text)
-    closed = text.count("<think>") <= text.count("</think>")
-    reasoning = "\n".join(part.strip() for part in _THINK.findall(text)).strip()
+    all_closed = text.count("<think>") <= text.count("</think>")
+    reasoning = "\n".join((closed or cut).strip() for closed, cut in _THINK.findall(text)).strip()
     rest = _THINK.sub("", text)
     calls = tuple(call for body in _CALL.findall(rest) for call in parse_call(body))
     content = _CALL.sub("", rest).replace("</tool_call>", "").replace("</think>", "").strip()
-    return Turn(reasoning, content, calls, closed)
+    return Turn(reasoning, content, calls, all_closed)
 
 
 def parse_call(body: str) -> list[ToolCall]:

@@ -149,16 +149,9 @@ class SearchSession:
         return self._format(record.hits)
 
     def _format(self, hits: Sequence[Hit]) -> str:
-        blocks: list[str] = []
-        used = 0
-        for number, hit in enumerate(hits, start=1):
-            block = f"[{number}] {self._passage(hit)}"
-            if self.limits.max_response_tokens is not None and self._count_tokens is not None:
-                block, cost = self._fit(block, self.limits.max_response_tokens - used)
-                used += cost
-                if not block:
-                    break
-            blocks.append(block)
+        blocks = [f"[{number}] {self._passage(hit)}" for number, hit in enumerate(hits, start=1)]
+        if self.limits.max_response_tokens is not None and self._count_tokens is not None:
+            blocks = self._fit(blocks, self.limits.max_response_tokens, self._count_tokens)
         return "\n".join(blocks)
 
     def _passage(self, hit: Hit) -> str:
@@ -172,19 +165,24 @@ class SearchSession:
         self.events["escaped_passages"] += escaped != shown
         return escaped
 
-    def _fit(self, block: str, room: int) -> tuple[str, int]:
-        """`block`, or as much of its beginning as fits into `room` tokens, and its cost."""
-        assert self._count_tokens is not None  # the constructor checked
-        cost = self._count_tokens(block)
-        if cost <= room:
-            return block, cost
-        self.events["truncated_passages"] += 1
-        low, high = 0, len(block)
-        while low < high:  # longest prefix that fits
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if self._count_tokens(block[:middle]) <= room else (low, middle - 1)
-        short = self.escaper(block[:low])
-        return (short, self._count_tokens(short)) if low > 8 else ("", 0)
+    def _fit(self, blocks: Sequence[str], room: int, count: Callable[[str], int]) -> list[str]:
+        """As many blocks as fit into `room` tokens; the first that does not is cut, the rest dropped."""
+        kept: list[str] = []
+        for block in blocks:
+            cost = count(block)
+            if cost <= room:
+                kept.append(block)
+                room -= cost
+                continue
+            self.events["truncated_passages"] += 1
+            low, high = 0, len(block)
+            while low < high:  # longest beginning that fits
+                middle = (low + high + 1) // 2
+                low, high = (middle, high) if count(block[:middle]) <= room else (low, middle - 1)
+            if low > len("[1] "):
+                kept.append(block[:low])
+            break
+        return kept
 
 
 def error_text(problem: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from viprl.tasks.search.agent import Rollout, prompt_ids, question_messages, result_ids
@@ -46,7 +46,8 @@ def build_tokenizer(world: FactWorld) -> Any:
         "user\nassistant\ntool\nsystem\nError: [1] The mother",
         '\n{"name": "search", "arguments": {"query": "mother of Talo"}}\n search of',
         "\\boxed{ Talo} No passages found. Error: the call cannot be read: it is not JSON; it is empty write",
-        ' {"name": "search", "arguments": {"query": "..."}} all searches are used up; answer now in \\boxed{} 0 1 2 3 4 5',
+        ' {"name": "search", "arguments": {"query": "..."}}',
+        " all searches are used up; answer now in \\boxed{} 0 1 2 3 4 5",
         " there is no tool 'search'; the only tool is",
     ]
     words = dict.fromkeys(piece for text in said for piece, _ in splitter.pre_tokenize_str(text))
@@ -103,7 +104,7 @@ class WarmStart:
     learning_rate: float = 4e-3
     worlds: int = 12
     top_k: int = 2
-    mistakes: Mistakes = Mistakes()
+    mistakes: Mistakes = field(default_factory=Mistakes)
     seed: int = 0
 
 
