@@ -37,9 +37,12 @@ class Uneven:
         scale: Any = None,
     ) -> np.ndarray[Any, Any]:
         sizes = np.full(len(prediction), min_group_size, dtype=np.int64)
-        key = np.round(prediction.mean * 1e6).astype(np.int64) * 7919 % 101 + np.arange(len(prediction)) * 37 % 11
-        for q in np.argsort(key, kind="stable"):
-            sizes[q] += min(budget - sizes.sum(), max_group_size - min_group_size)
+        places = np.arange(len(prediction))
+        key = np.round(prediction.mean * 1e6).astype(np.int64) * (7919 + places) % 101
+        order = np.argsort(key, kind="stable")
+        for q in order:
+            sizes[q] += (budget - sizes.sum()) // 2
+        sizes[order[0]] += budget - sizes.sum()
         return sizes
 
 
@@ -119,7 +122,9 @@ def expected_advantages(
     for (prompt, _, _), r in zip(rows, rewards, strict=True):
         group = groups[prompt]
         n, mean = len(group), sum(group) / len(group)
-        if estimator == "rloo":
+        if n == 1:
+            a = 0.0
+        elif estimator == "rloo":
             a = r - (sum(group) - r) / (n - 1)
         elif estimator == "grpo":
             a = (r - mean) / ((sum((x - mean) ** 2 for x in group) / (n - 1)) ** 0.5 + 1e-4)

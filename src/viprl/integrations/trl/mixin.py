@@ -145,7 +145,8 @@ class AdaptiveRolloutMixin(ResumableMixin):
         metrics = self._on_main(lambda: self._learn(plan, rewards, np.bincount(rows, tokens, len(ids))))
         metrics["viprl/overhead_seconds"] = spent + time.perf_counter() - begun
         for name, value in metrics.items():
-            self._metrics["train"][name].append(value)
+            if np.isfinite(value):  # loggers that write JSON choke on infinities (RLOO's variance at a group of one)
+                self._metrics["train"][name].append(value)
         return output
 
     def _gather_prompts(self, inputs: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:

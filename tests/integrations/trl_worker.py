@@ -1,0 +1,63 @@
+"""One training run as a process of its own: ``python trl_worker.py FOLDER OPTIONS.json [resume]``.
+
+Appends one JSON line per generation batch to ``FOLDER/steps-<rank>.jsonl`` as it happens (prompt ids, group sizes,
+decoded completions, advantages) and writes the final parameters to ``FOLDER/final-<rank>.pt``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+from trl_runs import Recorder, make, parameters
+
+
+def main() -> None:
+    folder, options = Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text())
+    kind = options.pop("kind")
+    if sleep := options.pop("sleep", 0.0):
+        options["reward_funcs"] = _slow_reward(sleep)
+    trainer = make(kind, folder, **options)
+    record = Recorder(trainer)
+    rank = trainer.accelerator.process_index
+    generate = trainer._generate_and_score_completions
+
+    def write(inputs):
+        output = generate(inputs)
+        step = trainer.last_step
+        line = {
+            "global_step": trainer.state.global_step,
+            "ids": step.prompt_ids,
+            "sizes": step.group_sizes.tolist(),
+            "rewards": step.rewards.tolist(),
+            "advantages": step.advantages.tolist(),
+            "rows": record.batches[-1],
+        }
+        with open(folder / f"steps-{rank}.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        return output
+
+    trainer._generate_and_score_completions = write
+    trainer.train(resume_from_checkpoint=True if "resume" in sys.argv[3:] else None)
+    torch.save(parameters(trainer), folder / f"final-{rank}.pt")
+
+
+def _slow_reward(seconds: float):
+    import time
+
+    import tiny
+
+    def reward(**kwargs):
+        time.sleep(seconds)
+        return tiny.reward(**kwargs)
+
+    return reward
+
+
+if __name__ == "__main__":
+    main()
