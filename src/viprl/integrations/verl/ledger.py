@@ -1,0 +1,145 @@
+"""Which rows of a batch answer which plan.
+
+verl names a group by a fresh uid every step and returns rows in any order, with rows missing where a rollout failed and
+padding rows added. The ledger remembers which uid stands for which position of which plan and hands the rewards back in
+plan order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from viprl.errors import ConfigurationError, InvalidInputError, PlanError, ViprlError
+from viprl.plan import Plan
+
+
+class MissingRewardsError(ViprlError, RuntimeError):
+    """Too many rollouts of a step came back without a reward."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back for one plan.
+
+    Attributes:
+        plan: the plan.
+        rewards: B lists of the rewards present, in plan order.
+        tokens: (B,) response tokens of the group's rows.
+        planned: C.
+        missing: planned rollouts without a reward.
+    """
+
+    plan: Plan
+    rewards: list[list[float]]
+    tokens: NDArray[np.int64]
+    planned: int
+    missing: int
+
+
+def parse_key(key: str) -> tuple[str, int, int]:
+    """(uid, session, output) of a trajectory's key ``{uid}_{session}_{output}``."""
+    parts = key.rsplit("_", 2)
+    if len(parts) != 3 or not (parts[1].isdigit() and parts[2].isdigit()):
+        raise InvalidInputError(f"a trajectory's key must be uid_session_output, but got {key!r}")
+    return parts[0], int(parts[1]), int(parts[2])
+
+
+class PlanLedger:
+    """Plans whose rollouts are under way."""
+
+    def __init__(self) -> None:
+        self._plans: list[Plan] = []
+        self._place: dict[str, tuple[int, int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._plans)
+
+    def open(self, plan: Plan, uids: Sequence[str]) -> None:
+        """Remember that B uids stand for the groups of a plan, in plan order."""
+        if len(uids) != len(plan) or len(set(uids)) != len(uids) or any(uid in self._place for uid in uids):
+            raise PlanError(f"a plan needs one new uid per group, but got {len(uids)} uids for {len(plan)} groups")
+        number = len(self._plans)
+        self._plans.append(plan)
+        self._place.update({str(uid): (number, position) for position, uid in enumerate(uids)})
+
+    def order(self, keys: Sequence[str]) -> list[int]:
+        """Indices that sort trajectories by plan, position and session, unknown ones last: an order that repeats.
+
+        Raises:
+            ConfigurationError: a session has several outputs; each would count as a rollout of its own.
+        """
+        ranks = []
+        for i, key in enumerate(keys):
+            uid, session, output = parse_key(key)
+            if output > 0:
+                raise ConfigurationError(
+                    "an agent loop must return one output per session with adaptive rollouts, since the group's size "
+                    f"counts sessions, but session {session} returned at least {output + 1}; merge a session's turns "
+                    "into one output (as verl's tool_agent does)"
+                )
+            ranks.append((*self._place.get(uid, (len(self._plans), 0)), session, i))
+        return [rank[-1] for rank in sorted(ranks)]
+
+    def settle(
+        self, uids: Iterable[str], rewards: ArrayLike, tokens: ArrayLike, *, max_missing: float, step: int
+    ) -> list[Answer]:
+        """Rewards of a batch in plan order; every open plan is closed.
+
+        Args:
+            uids: (R,) uid of every row; padding rows must be left out.
+            rewards: (R,), NaN for missing.
+            tokens: (R,) response tokens.
+            max_missing: largest share of the planned rollouts that may come back without a reward.
+            step: named in errors.
+
+        Raises:
+            PlanError: a row belongs to no open plan.
+            MissingRewardsError: more rewards are missing than ``max_missing`` allows.
+        """
+        sizes = [len(plan) for plan in self._plans]
+        values: list[list[list[float]]] = [[[] for _ in range(size)] for size in sizes]
+        counts = [np.zeros(size, dtype=np.int64) for size in sizes]
+        for uid, reward, length in zip(uids, np.asarray(rewards, float), np.asarray(tokens, np.int64), strict=True):
+            place = self._place.get(uid)
+            if place is None:
+                raise PlanError(f"every row must answer an open plan, but uid {uid!r} of step {step} answers none")
+            number, position = place
+            counts[number][position] += length
+            if not np.isnan(reward):
+                values[number][position].append(float(reward))
+        answers = [
+            Answer(plan, groups, count, planned, planned - sum(map(len, groups)))
+            for plan, groups, count in zip(self._plans, values, counts, strict=True)
+            for planned in (int(plan.group_sizes.sum()),)
+        ]
+        self._plans, self._place = [], {}
+        _check_missing(answers, max_missing, step)
+        return answers
+
+
+def _check_missing(answers: list[Answer], max_missing: float, step: int) -> None:
+    planned, missing = (sum(getattr(answer, name) for answer in answers) for name in ("planned", "missing"))
+    if planned and missing / planned > max_missing:
+        empty = sum(not group for answer in answers for group in answer.rewards)
+        raise MissingRewardsError(
+            "missing rewards / planned rollouts <= viprl.max_missing must hold, but got "
+            f"{missing} / {planned} = {missing / planned:.3f} > {max_missing} in step {step} ({empty} prompts have no "
+            "reward at all); look for 'Error in _run_prompt' (rollouts) and 'the reward function raised' (rewards) in "
+            "the logs of the agent loop workers"
+        )
+
+
+def repair_score_metrics(metrics: dict[str, Any], rewards: Sequence[float]) -> None:
+    """Replace verl's score statistics, which one NaN spoils, by those of the rewards present; in place."""
+    present = np.asarray(rewards, dtype=np.float64)
+    present = present[~np.isnan(present)]
+    for name in ("critic/score", "critic/rewards"):
+        for statistic, function in (("mean", np.mean), ("max", np.max), ("min", np.min)):
+            key = f"{name}/{statistic}"
+            if key in metrics and len(present):
+                metrics[key] = float(function(present))

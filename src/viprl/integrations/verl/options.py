@@ -1,0 +1,98 @@
+"""The ``+viprl.*`` overrides of a verl run, and how values are read from verl's configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from viprl.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class AdaptiveOptions:
+    """What a run may set below ``viprl`` (as ``+viprl.budget=4096`` on verl's command line).
+
+    Attributes:
+        budget: rollouts of a step, C; default ``data.train_batch_size * rollout.n``.
+        min_group_size, max_group_size: bounds L, U of a group; default min(3, G) and 4 G at mean group size G.
+        predictor: a name of ``setup.PREDICTORS``; "calibrated" by default.
+        policy: how to allocate: "vip", "uniform", ... (``viprl.allocation.policies``).
+        guard: fall back to uniform groups while the realised variance is above uniform's.
+        prompt_id_column: the column that names a prompt; by default ``extra_info.prompt_id``, else (data_source,
+            index) where unique, else the hash of the prompt.
+        side_information: names of numeric columns (top level or in ``extra_info``) for the predictor, for instance the
+            pass rate of another model.
+        embedding_model: model for ``viprl.embeddings.embed``; None reads no embeddings.
+        embedding_cache: folder of cached embeddings; the library's default where None.
+        reward_values: (failure, success); by default {0, 1} and {-1, 1} are told apart by themselves.
+        max_missing: the run stops when a larger share of a step's rollouts came back without a reward.
+        history_dir: folder of the per-prompt history; default ``<trainer.default_local_dir>/viprl_history``.
+        fresh_state: accept a checkpoint without allocator state (one of stock verl) and start the predictor cold.
+    """
+
+    budget: int | None = None
+    min_group_size: int | None = None
+    max_group_size: int | None = None
+    predictor: str = "calibrated"
+    policy: str = "vip"
+    guard: bool = True
+    prompt_id_column: str | None = None
+    side_information: tuple[str, ...] = ()
+    embedding_model: str | None = None
+    embedding_cache: str | None = None
+    reward_values: tuple[float, float] | None = None
+    max_missing: float = 0.5
+    history_dir: str | None = None
+    fresh_state: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("budget", "min_group_size", "max_group_size"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or int(value) != value or value < 1):
+                raise ConfigurationError(f"`viprl.{name}` must be a positive integer, but got {value!r}")
+        if not 0 <= self.max_missing <= 1:
+            raise ConfigurationError(f"0 <= viprl.max_missing <= 1 must hold, but got {self.max_missing}")
+        if self.reward_values is not None and len(self.reward_values) != 2:
+            raise ConfigurationError(f"`viprl.reward_values` must be [failure, success], but got {self.reward_values}")
+
+    @classmethod
+    def from_config(cls, config: Any) -> AdaptiveOptions:
+        """Options of a verl configuration (a DictConfig or nested mapping); absent keys keep their defaults.
+
+        Raises:
+            ConfigurationError: an unknown key below ``viprl``, or a value that breaks a rule.
+        """
+        given = select(config, "viprl") or {}
+        values = {str(key): _plain(given[key]) for key in given}
+        known = {field.name for field in fields(cls)}
+        unknown = sorted(set(values) - known)
+        if unknown:
+            raise ConfigurationError(f"keys below `viprl` must be among {sorted(known)}, but got {unknown}")
+        for name in ("side_information", "reward_values"):
+            value = values.get(name)
+            if value is not None:
+                values[name] = (value,) if isinstance(value, str) else tuple(value)
+        return cls(**values)
+
+    def replace(self, **changes: Any) -> AdaptiveOptions:
+        """A copy with some values changed."""
+        return dataclasses.replace(self, **changes)
+
+
+def select(config: Any, path: str, default: Any = None) -> Any:
+    """The value at a dotted path, ``default`` where a part of the path is absent or null."""
+    node = config
+    for part in path.split("."):
+        if node is None or not hasattr(node, "get"):
+            return default
+        node = node.get(part)
+    return default if node is None else node
+
+
+def _plain(value: Any) -> Any:
+    """Lists of the configuration library as Python lists; anything nested deeper is not an option of ours."""
+    if isinstance(value, str | bytes | Mapping) or not hasattr(value, "__iter__"):
+        return value
+    return list(value)

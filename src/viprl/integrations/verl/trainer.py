@@ -1,0 +1,192 @@
+"""verl's V1 synchronous trainer with a group size per prompt.
+
+verl's agent loop reads a per-prompt number of rollouts from the batch field ``__rollout_n__``. This subclass fills it
+from the step's plan, and observes the rewards before verl turns them into advantages; everything else is verl's.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import transfer_queue as tq
+from omegaconf import DictConfig, open_dict
+from tensordict import TensorDict
+from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.v1 import PPOTrainerSync, register_trainer
+from verl.utils import tensordict_utils as tu
+
+from viprl.allocator import RolloutAllocator
+from viprl.errors import CheckpointError, ConfigurationError
+from viprl.integrations.history import HistoryWriter
+from viprl.integrations.verl import TRAINER_MODE
+from viprl.integrations.verl.advantages import is_padding
+from viprl.integrations.verl.agent_loop import MANAGER_PATH
+from viprl.integrations.verl.checks import check_config
+from viprl.integrations.verl.ledger import MissingRewardsError, PlanLedger, parse_key, repair_score_metrics
+from viprl.integrations.verl.setup import ID_COLUMN, build_allocator, prompts_of_dataset
+
+logger = logging.getLogger("viprl")
+
+STATE_FILE = "viprl.npz"
+
+
+@register_trainer(TRAINER_MODE)
+class AdaptiveTrainerSync(PPOTrainerSync):
+    """PPOTrainerSync whose prompts get their rollouts from a RolloutAllocator.
+
+    Raises:
+        ConfigurationError, InfeasibleBudgetError: the run cannot be honoured; see ``checks.py``.
+    """
+
+    # verl branches on this string; any other value than "sync" selects the asynchronous replay buffer, which submits
+    # failed prompts again for ever.
+    trainer_mode = property(lambda self: "sync", lambda self, value: None)
+
+    def __init__(self, config: DictConfig) -> None:
+        self.settings = check_config(config)
+        agent = config.actor_rollout_ref.rollout.agent
+        if not agent.get("agent_loop_manager_class"):
+            with open_dict(config):
+                agent.agent_loop_manager_class = MANAGER_PATH
+        self.ledger = PlanLedger()
+        self.allocator: RolloutAllocator
+        self._rewards: np.ndarray = np.zeros(0)
+        super().__init__(config)
+        options = self.settings.options
+        folder = options.history_dir or os.path.join(config.trainer.default_local_dir, "viprl_history")
+        self.history = HistoryWriter(folder)
+
+    def _init_dataloader(self) -> None:
+        super()._init_dataloader()
+        prompt_column = self.config.data.get("prompt_key", "prompt")
+        prompts = prompts_of_dataset(self.train_dataset, prompt_column=prompt_column, settings=self.settings)
+        self.allocator = build_allocator(prompts, self.settings)
+
+    def _submit_batch_to_rollout(self, batch: TensorDict) -> int:
+        start = time.perf_counter()
+        prompt_ids = [str(prompt_id) for prompt_id in batch[ID_COLUMN]]
+        plan = self.allocator.allocate(prompt_ids, self.settings.budget.of(len(prompt_ids)))
+        self.ledger.open(plan, [str(uid) for uid in batch["uid"]])
+        tu.assign_non_tensor_stack(batch, "__rollout_n__", plan.group_sizes.tolist())
+        self.timing_raw["viprl_allocate"] = time.perf_counter() - start
+        return super()._submit_batch_to_rollout(batch)
+
+    def step(self, metrics: dict, timing_raw: dict) -> KVBatchMeta:
+        try:
+            return super().step(metrics, timing_raw)
+        except RuntimeError as error:
+            if "no materializable trajectories" not in str(error):
+                raise
+            raise MissingRewardsError(
+                f"at least one rollout of step {self.global_steps} must come back, but all of them failed; look for "
+                "'Error in _run_prompt' in the logs of the agent loop workers"
+            ) from error
+
+    def _balance_batch(self, batch: KVBatchMeta, metrics: dict, *args: Any, **kwargs: Any) -> KVBatchMeta:
+        # TransferQueue lists rows in the order in which they finished; sums of gradients should not depend on it.
+        batch.reorder(self.ledger.order(batch.keys))
+        return super()._balance_batch(batch, metrics, *args, **kwargs)
+
+    def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
+        start = time.perf_counter()
+        scores = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["rm_scores"])
+        rewards = np.array([float(row.sum()) for row in scores["rm_scores"].unbind()])
+        uids = [parse_key(key)[0] for key in batch.keys]
+        real = np.array([not is_padding(uid) for uid in uids])
+        self._rewards = rewards[real]
+        self._observe(
+            [uid for uid, keep in zip(uids, real, strict=True) if keep],
+            np.array([tag["response_len"] for tag in batch.tags])[real],
+            metrics,
+        )
+        metrics["viprl/padding_rows"] = int((~real).sum())
+        self.timing_raw["viprl_observe"] = time.perf_counter() - start
+        return super()._compute_advantage(batch, metrics)
+
+    def _observe(self, uids: list[str], tokens: np.ndarray, metrics: dict) -> None:
+        limit = self.settings.options.max_missing
+        answers = self.ledger.settle(uids, self._rewards, tokens, max_missing=limit, step=self.global_steps)
+        for answer in answers:
+            self.allocator.observe(answer.plan, answer.rewards, tokens=answer.tokens)
+            self.history.add(self.allocator.history_rows())
+            metrics.update({name: float(value) for name, value in self.allocator.metrics().items()})
+        metrics["viprl/missing_rewards"] = sum(answer.missing for answer in answers)
+
+    def _compute_metrics(self, batch: KVBatchMeta, metrics: dict, *args: Any, **kwargs: Any) -> None:
+        super()._compute_metrics(batch, metrics, *args, **kwargs)
+        if np.isnan(self._rewards).any() and not self.config.algorithm.use_kl_in_reward:
+            repair_score_metrics(metrics, self._rewards)
+
+    def on_step_end(self) -> None:
+        super().on_step_end()
+        if self.global_steps >= self.total_training_steps:
+            self.history.flush()
+
+    def on_train_end(self) -> None:
+        super().on_train_end()
+        self.history.flush()
+
+    def _save_checkpoint(self) -> None:
+        # Before verl's own files: its tracker is the last one written, so a checkpoint that counts has our state.
+        start = time.perf_counter()
+        folder = Path(self.config.trainer.default_local_dir, f"global_step_{self.global_steps}")
+        folder.mkdir(parents=True, exist_ok=True)
+        self.allocator.save(folder / STATE_FILE)
+        self.history.flush()
+        self.timing_raw["viprl_save"] = time.perf_counter() - start
+        super()._save_checkpoint()
+
+    def _load_checkpoint(self) -> None:
+        super()._load_checkpoint()
+        if self.global_steps > 0:
+            self._restore(Path(self._checkpoint_folder(), STATE_FILE))
+        dropped = self.history.cut_back(self.allocator.step)
+        if dropped:
+            logger.info("viprl: dropped %d history rows written after step %d", dropped, self.allocator.step)
+
+    def _checkpoint_folder(self) -> str:
+        trainer = self.config.trainer
+        if trainer.resume_mode == "resume_path":
+            return str(trainer.resume_from_path)
+        return os.path.join(trainer.default_local_dir, f"global_step_{self.global_steps}")
+
+    def _restore(self, path: Path) -> None:
+        if not path.exists():
+            if not self.settings.options.fresh_state:
+                raise CheckpointError(
+                    f"a resumed run needs the allocator's state, but {path} does not exist; set +viprl.fresh_state=true "
+                    "to go on from a checkpoint of stock verl with a cold predictor"
+                )
+            logger.warning("viprl: %s does not exist; the predictor starts cold", path)
+            return
+        from viprl.checkpoint import read_state
+
+        self.allocator.load_state_dict(read_state(path))
+        report = self.allocator.restored
+        logger.info("viprl: restored the allocator at step %d from %s", self.allocator.step, path)
+        if report is not None and (report.new or report.gone):
+            counts = [len(ids) for ids in (report.new, report.gone, report.kept)]
+            logger.warning("viprl: the data set has changed: %d prompts are new, %d gone, %d kept", *counts)
+
+
+def _refusing(name: str) -> type[PPOTrainerSync]:
+    """A trainer that says why it does not exist, instead of verl's list of names."""
+
+    class Refused(PPOTrainerSync):
+        def __init__(self, config: DictConfig) -> None:
+            raise ConfigurationError(
+                f"trainer.v1.trainer_mode must be {TRAINER_MODE} with adaptive rollouts, but got {name}: asynchronous "
+                "trainers fetch prompts one by one and train on rollouts of older policies, so a step has no batch to "
+                "divide a budget over"
+            )
+
+    return Refused
+
+
+for _mode in ("viprl_colocate_async", "viprl_separate_async", "viprl_one_step_off_policy"):
+    register_trainer(_mode)(_refusing(_mode))
