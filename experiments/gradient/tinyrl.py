@@ -44,7 +44,7 @@ class TinyRun:
         learning_rate: float = 1e-4,
         warmup: int = 10,
         record_norms: bool = False,
-        layers: Any = None,
+        layers: Any = "all",
     ) -> None:
         self.model, self.tokenizer, self.allocator = model, tokenizer, allocator
         self.estimator, self.weighting = estimator, weighting

@@ -69,7 +69,7 @@ class GradientCapture:
                 full = f"{module_name}.{local}" if module_name else local
                 if layers is not None and not layers(module_name, module):
                     continue
-                if _kind(module) is None or (_kind(module) == "norm" and parameter.dim() != 1):
+                if layer_kind(module) is None or (layer_kind(module) == "norm" and parameter.dim() != 1):
                     self.unsupported.append(full)
                     continue
                 name = names.setdefault(id(parameter), full)
@@ -153,7 +153,8 @@ class GradientCapture:
                 self.consumer(name, self._pending.pop(name))
 
 
-def _kind(module: nn.Module) -> str | None:
+def layer_kind(module: nn.Module) -> str | None:
+    """"linear", "conv1d", "embedding" or "norm"; None for modules whose parameters are not covered."""
     if isinstance(module, nn.Linear):
         return "linear"
     if isinstance(module, nn.Embedding):
@@ -165,7 +166,7 @@ def _kind(module: nn.Module) -> str | None:
 
 
 def _use(module: nn.Module, local: str, inputs: Tensor, gradient: Tensor) -> ParameterUse:
-    kind = _kind(module)
+    kind = layer_kind(module)
     if kind in ("linear", "conv1d") and local == "weight":
         # Conv1D keeps its weight as (I, O), so inputs and outputs change places
         a, b = _three(inputs), _three(gradient)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from viprl.errors import ConfigurationError, InvalidInputError
-from viprl.gradient.capture import GradientCapture, LayerFilter
+from viprl.gradient.capture import GradientCapture, LayerFilter, layer_kind
 from viprl.gradient.consumers import NormSum
 
 
@@ -118,7 +118,7 @@ def default_layers(model: nn.Module) -> LayerFilter:
     if not blocks:
         return lambda name, module: True
     kept = tuple(f"{name}." for name in reversed(list(reversed(blocks))[::4]))
-    return lambda name, module: name.startswith(kept) and isinstance(module, nn.Linear)
+    return lambda name, module: name.startswith(kept) and layer_kind(module) in ("linear", "conv1d")
 
 
 def _blocks(model: nn.Module) -> list[str]:
