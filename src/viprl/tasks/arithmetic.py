@@ -7,22 +7,18 @@ the success rates of the warm-started model spread over (0, 1) and a prompt's te
 
 from __future__ import annotations
 
-import hashlib
-import random
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from viprl.errors import InvalidInputError
+from viprl.tasks.additions import Addition, draw_additions
 from viprl.tasks.base import Task, check_positive, completion_text
+from viprl.tasks.warm_start import WarmStart, cached_warm_start
 
 if TYPE_CHECKING:
     from datasets import Dataset
-
-Addition = tuple[int, int]
-
-DIGITS = ((1, 2), (2, 2), (2, 3), (3, 3))  # digits of the two terms; drawn with equal shares
-HELD_OUT_TENTHS = 1  # one addition in ten is held out: neither trained on nor imitated in the warm start
 
 
 class ArithmeticTask(Task):
@@ -32,17 +28,30 @@ class ArithmeticTask(Task):
         train_size: training prompts.
         test_size: held-out prompts; an addition is held out by a hash of its text, so the two never overlap.
         seed: which additions are drawn.
+        warm_start: settings of ``WarmStart`` to change, such as ``{"clean_steps": 200}``.
 
     Raises:
-        InvalidInputError: a size is not positive.
+        InvalidInputError: a size is not positive, or ``warm_start`` has an unknown setting.
     """
 
     name = "arithmetic"
     max_completion_length = 6
 
-    def __init__(self, *, train_size: int = 512, test_size: int = 256, seed: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        train_size: int = 512,
+        test_size: int = 256,
+        seed: int = 0,
+        warm_start: Mapping[str, Any] | None = None,
+    ) -> None:
         check_positive(train_size=train_size, test_size=test_size)
         self.train_size, self.test_size, self.seed = train_size, test_size, seed
+        try:
+            self.recipe = WarmStart(**(warm_start or {}))
+        except TypeError as error:
+            names = ", ".join(field.name for field in dataclasses.fields(WarmStart))
+            raise InvalidInputError(f"`warm_start` takes the settings {names}, but got {warm_start}") from error
 
     def train_dataset(self) -> Dataset:
         return _dataset(draw_additions(self.train_size, seed=self.seed, held_out=False))
@@ -55,35 +64,9 @@ class ArithmeticTask(Task):
         answers = columns["answer"]
         return [float(completion_text(c) == a) for c, a in zip(completions, answers, strict=True)]
 
-    def build_model(self, cache_dir: Path | None = None, *, seed: int = 0, log: Any = None) -> tuple[Any, Any]:
-        from viprl.tasks.warm_start import cached_warm_start
-
-        return cached_warm_start(cache_dir, seed=seed, log=log)
-
-
-def is_held_out(addition: Addition) -> bool:
-    """Whether an addition belongs to the held-out tenth, from a hash of its text."""
-    digest = hashlib.sha256(f"{addition[0]}+{addition[1]}".encode()).digest()
-    return digest[0] * 10 // 256 < HELD_OUT_TENTHS
-
-
-def draw_additions(size: int, *, seed: int, held_out: bool) -> list[Addition]:
-    """``size`` different additions in random order, all held out or none of them.
-
-    Raises:
-        InvalidInputError: there are not that many.
-    """
-    limit = 50_000 if held_out else 500_000
-    if size > limit:
-        raise InvalidInputError(f"at most {limit} additions can be drawn, but got {size}")
-    rng = random.Random(f"{seed}/{held_out}")
-    seen: dict[Addition, None] = {}
-    while len(seen) < size:
-        digits = DIGITS[rng.randrange(len(DIGITS))]
-        a, b = (rng.randrange(0 if d == 1 else 10 ** (d - 1), 10**d) for d in digits)
-        if is_held_out((a, b)) == held_out:
-            seen[(a, b)] = None
-    return list(seen)
+    def build_model(self, cache_dir: Path | None = None, *, log: Any = None) -> tuple[Any, Any]:
+        """(model, tokenizer) after the supervised warm start, which is trained once and cached."""
+        return cached_warm_start(cache_dir, recipe=self.recipe, log=log)
 
 
 def _dataset(additions: list[Addition]) -> Dataset:

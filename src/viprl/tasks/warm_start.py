@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from viprl.tasks.arithmetic import Addition, draw_additions
+from viprl.tasks.additions import Addition, draw_additions
 from viprl.tasks.tiny_model import build_tiny_llama, build_tokenizer
 
 FORMAT = 1  # raise when the recipe's code changes its outcome: it is part of the cache key
@@ -49,12 +49,12 @@ def default_cache_dir() -> Path:
 
 
 def cached_warm_start(
-    cache_dir: Path | None = None, *, seed: int = 0, recipe: WarmStart | None = None, log: Log | None = None
+    cache_dir: Path | None = None, *, recipe: WarmStart | None = None, log: Log | None = None
 ) -> tuple[Any, Any]:
     """(model, tokenizer) of the warm start, trained on first use and read from ``cache_dir`` afterwards."""
     from transformers import AutoTokenizer, LlamaForCausalLM
 
-    recipe = recipe or WarmStart(seed=seed)
+    recipe = recipe or WarmStart()
     folder = (cache_dir or default_cache_dir()) / "arithmetic-warm-start" / recipe.fingerprint()
     if not (folder / "recipe.json").exists():
         model, tokenizer = train_warm_start(recipe, log=log)
