@@ -101,7 +101,7 @@ def _bisect(model: RelaxableModel, weight: FloatArray, problem: AllocationProble
         return Relaxation(_blend(problem.lower, problem.upper, problem.budget), 0.0, 0.0)
     high = float(weight.max() * model.marginal_gain(problem.lower.min()) * 4)
     low = high
-    while sizes_at(high).sum() > problem.budget:
+    while sizes_at(high).sum() > problem.budget * (1 + 1e-12) and high < 1e300:
         high *= 4
     while sizes_at(low).sum() < problem.budget and low > 1e-300:
         low /= 4

@@ -14,7 +14,9 @@ With k of n rewards at the upper value and d the distance of the two values,
 which is nearly (n - ddof) whenever 0 < k < n and 0 otherwise. Hence v(n) = E[sum_j A_j^2] / n^2, k ~ Binomial(n, p),
 p from the posterior. For epsilon = 0: (n - ddof) / n^2 * (1 - E[p^n] - E[(1-p)^n]). The curve rises from 0 at n = 1,
 has a maximum that lies the further out the closer p is to 0 or 1, and only then falls: it is neither monotone nor
-convex. A rising stretch is the dead groups' doing: more rollouts make a zero gradient less likely.
+convex. A rising stretch is the dead groups' doing: more rollouts make a zero gradient less likely. Minimising v over
+that stretch therefore takes rollouts away from prompts with p near 0 or 1 until their groups are all but surely dead;
+as with Dr. GRPO below n = 3, small variance is then bought with a small gradient. Choose min_group_size accordingly.
 """
 
 from __future__ import annotations

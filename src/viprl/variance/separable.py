@@ -149,7 +149,8 @@ class DrGRPO(SeparableVariance):
         s = np.clip(np.asarray(slope, dtype=np.float64), 0.0, 1.0 / 27.0)
         with np.errstate(divide="ignore"):
             radius = 2.0 / np.sqrt(3.0 * s)
-        return np.asarray(radius * np.cos(np.arccos(-np.minimum(np.sqrt(27.0 * s), 1.0)) / 3.0), dtype=np.float64)
+        root = radius * np.cos(np.arccos(-np.minimum(np.sqrt(27.0 * s), 1.0)) / 3.0)
+        return np.asarray(np.where(s >= 1.0 / 27.0, 3.0, np.maximum(root, 3.0)), dtype=np.float64)
 
     def bias_corrected_variance(self, prediction: Prediction | ArrayLike, n: ArrayLike) -> FloatArray:
         """Variance after multiplying the estimate by n/(n-1), which makes it unbiased; infinite at n = 1."""
