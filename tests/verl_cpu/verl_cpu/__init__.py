@@ -1,7 +1,8 @@
 """A CPU platform and a Transformers rollout backend for verl's V1 trainer; for tests only.
 
-Loaded in every Ray process by ``VERL_USE_EXTERNAL_MODULES=verl_cpu`` with ``VERL_PLATFORM=cpu VERL_ENGINE_DEVICE=cuda``;
-no file of verl is changed. Ray's "GPU" slots are names only. See ``launch.py`` for a whole command line.
+Loaded in every Ray process by ``VERL_USE_EXTERNAL_MODULES=verl_cpu`` with ``VERL_PLATFORM=cpu`` and
+``VERL_ENGINE_DEVICE=cuda``; no file of verl is changed. Ray's "GPU" slots are names only. See ``launch.py`` for a
+whole command line.
 
     platform.py   torch on CPU, gloo
     rollout.py    backend "hf_cpu": one request at a time, each with its own seed
@@ -14,6 +15,8 @@ no file of verl is changed. Ray's "GPU" slots are names only. See ``launch.py`` 
     launch.py     the command line
 """
 
-from verl_cpu import platform  # noqa: F401  the platform first: everything else asks for it
+# The platform first: the other modules import parts of verl that ask for one.
+from verl_cpu import platform  # isort: skip
+from verl_cpu import agent, policies, poll, record, rollout
 
-from verl_cpu import agent, policies, poll, record, rollout  # noqa: F401,E402,I001
+__all__ = ["agent", "platform", "policies", "poll", "record", "rollout"]

@@ -159,8 +159,8 @@ class AdaptiveTrainerSync(PPOTrainerSync):
         if not path.exists():
             if not self.settings.options.fresh_state:
                 raise CheckpointError(
-                    f"a resumed run needs the allocator's state, but {path} does not exist; set +viprl.fresh_state=true "
-                    "to go on from a checkpoint of stock verl with a cold predictor"
+                    f"a resumed run needs the allocator's state, but {path} does not exist; set "
+                    "+viprl.fresh_state=true to go on from a checkpoint of stock verl with a cold predictor"
                 )
             logger.warning("viprl: %s does not exist; the predictor starts cold", path)
             return

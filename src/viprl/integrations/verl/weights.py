@@ -56,8 +56,8 @@ def judge_loss(aggregation: str, loss_mode: str, *, mini_batches: int, dynamic_b
         if dynamic_batches:
             return Verdict(
                 "refuse",
-                f"policy_loss.loss_mode={loss_mode} averages each micro-batch by itself, so with use_dynamic_bsz=true a "
-                "rollout's weight depends on its micro-batch; set actor.use_dynamic_bsz=false",
+                f"policy_loss.loss_mode={loss_mode} averages each micro-batch by itself, so with use_dynamic_bsz=true "
+                "a rollout's weight depends on its micro-batch; set actor.use_dynamic_bsz=false",
             )
         return Verdict("exact")
     if loss_mode in SELECTING_LOSSES:

@@ -1,0 +1,58 @@
+"""A verl configuration as a nested dict: the parts that the start-up checks read."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+BASE: dict[str, Any] = {
+    "algorithm": {
+        "adv_estimator": "viprl_rloo",
+        "norm_adv_by_std_in_grpo": True,
+        "filter_groups": {"enable": False},
+        "rollout_correction": {"rollout_rs": None},
+        "use_kl_in_reward": False,
+    },
+    "data": {"train_batch_size": 8, "gen_batch_size": None, "prompt_key": "prompt"},
+    "actor_rollout_ref": {
+        "actor": {
+            "strategy": "fsdp2",
+            "ppo_mini_batch_size": 8,
+            "ppo_micro_batch_size_per_gpu": 8,
+            "use_dynamic_bsz": False,
+            "ulysses_sequence_parallel_size": 1,
+            "loss_agg_mode": "seq-mean-token-mean",
+            "policy_loss": {"loss_mode": "vanilla"},
+            "use_kl_loss": False,
+            "entropy_coeff": 0,
+            "fsdp_config": {"ulysses_sequence_parallel_size": 1},
+        },
+        "rollout": {"n": 4, "agent": {"agent_loop_manager_class": None}},
+    },
+    "trainer": {
+        "n_gpus_per_node": 1,
+        "nnodes": 1,
+        "v1": {"sampler": {"sync_refill_failed_groups": False, "custom_sampler": {"path": None}}},
+    },
+    "skip": {"rollout_tq": {"enable": False}},
+}
+
+
+@pytest.fixture
+def make_config() -> Callable[..., dict[str, Any]]:
+    """Builds the configuration with dotted changes, e.g. ``{"viprl.budget": 40}``."""
+
+    def make(changes: dict[str, Any] | None = None) -> dict[str, Any]:
+        config = copy.deepcopy(BASE)
+        for path, value in (changes or {}).items():
+            *parents, last = path.split(".")
+            node = config
+            for parent in parents:
+                node = node.setdefault(parent, {})
+            node[last] = value
+        return config
+
+    return make

@@ -1,0 +1,95 @@
+"""Prompt ids, side information and predictors from a data set's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from viprl.errors import ConfigurationError
+from viprl.integrations.verl.checks import check_config
+from viprl.integrations.verl.setup import build_allocator, read_prompts
+
+
+def row(text: str, index: int | None = None, **extra: Any) -> dict[str, Any]:
+    extra_info = {**({} if index is None else {"index": index}), **extra}
+    return {"data_source": "s", "prompt": [{"role": "user", "content": text}], "extra_info": extra_info}
+
+
+def test_ids_of_the_data_set_where_they_are_unique() -> None:
+    prompts = read_prompts([row("a", 3), row("b", 4), row("a", 3)], prompt_column="prompt")
+    assert prompts.row_ids == ["s/3", "s/4", "s/3"]
+    assert prompts.prompt_ids == ["s/3", "s/4"]
+    assert prompts.texts == ["a", "b"]
+
+
+def test_a_missing_index_is_not_zero() -> None:
+    # verl fills `index` with 0 where extra_info has none; all prompts would share one id
+    prompts = read_prompts([row("a"), row("b")], prompt_column="prompt")
+    assert prompts.rule == "content"
+    assert len(set(prompts.row_ids)) == 2
+
+
+def test_equal_indices_of_different_prompts_are_no_ids() -> None:
+    prompts = read_prompts([row("a", 0), row("b", 0)], prompt_column="prompt")
+    assert prompts.rule == "content"
+    assert prompts.row_ids[0] == read_prompts([row("a")], prompt_column="prompt").row_ids[0]
+
+
+def test_prompt_id_goes_before_index() -> None:
+    prompts = read_prompts([row("a", 3, prompt_id="x"), row("b", 4, prompt_id="y")], prompt_column="prompt")
+    assert prompts.row_ids == ["x", "y"]
+
+
+def test_the_configured_column_may_lie_in_extra_info() -> None:
+    rows = [{**row("a", 1), "name": "n1"}, row("b", 2, name="n2")]
+    assert read_prompts(rows, prompt_column="prompt", id_column="name").row_ids == ["n1", "n2"]
+    with pytest.raises(ConfigurationError, match="prompt_id_column='nmae'"):
+        read_prompts(rows, prompt_column="prompt", id_column="nmae")
+
+
+def test_side_information_is_one_number_per_prompt() -> None:
+    rows = [row("a", 1, rate=0.25), row("b", 2), row("a", 1, rate=0.25), {**row("c", 3), "rate": 1}]
+    rates = read_prompts(rows, prompt_column="prompt", side_information=["rate"]).side_information["rate"]
+    np.testing.assert_array_equal(rates, [0.25, np.nan, 1.0])
+
+
+@pytest.mark.parametrize(("name", "says"), [("tare", "at least one row"), ("word", "must be numbers")])
+def test_side_information_must_be_there(name: str, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        read_prompts([row("a", 1, word="often")], prompt_column="prompt", side_information=[name])
+
+
+@pytest.mark.parametrize("predictor", ["calibrated", "discounted_beta", "last_rate", "global_mean", "moving_average"])
+@pytest.mark.parametrize("policy", ["vip", "uniform"])
+@pytest.mark.parametrize("estimator", ["viprl_rloo", "viprl_dr_grpo", "viprl_grpo"])
+def test_allocator_of_a_run(
+    make_config: Callable[..., dict[str, Any]], predictor: str, policy: str, estimator: str
+) -> None:
+    changes = {"viprl.predictor": predictor, "viprl.policy": policy, "algorithm.adv_estimator": estimator}
+    settings = check_config(make_config(changes))
+    prompts = read_prompts([row(f"question {i}", i) for i in range(20)], prompt_column="prompt")
+    allocator = build_allocator(prompts, settings)
+    plan = allocator.allocate(prompts.row_ids[:8], 32)
+    assert plan.group_sizes.sum() == 32
+    allocator.observe(plan, np.tile([0.0, 1.0], 16))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"viprl.policy": "best"}, "viprl.policy must be one of"),
+        ({"viprl.predictor": "oracle"}, "viprl.predictor must be one of"),
+        ({"viprl.predictor": "ridge"}, "needs embeddings"),
+        ({"viprl.predictor": "last_rate", "viprl.side_information": ["rate"]}, "'calibrated' alone"),
+    ],
+)
+def test_what_cannot_be_built(make_config: Callable[..., dict[str, Any]], changes: dict[str, Any], says: str) -> None:
+    settings = check_config(make_config(changes))
+    prompts = read_prompts(
+        [row("a", 1, rate=0.5)], prompt_column="prompt", side_information=settings.options.side_information
+    )
+    with pytest.raises(ConfigurationError, match=says):
+        build_allocator(prompts, settings)
