@@ -90,7 +90,8 @@ class GRPO:
         for start in range(0, len(nodes), rows):
             block = slice(start, start + rows)
             pmf = _count_probabilities(nodes[block], largest)
-            values[block] = np.matmul(weights[block][:, None, :], pmf)[:, 0, :] @ coefficients
+            # One product per prompt: equal posteriors then give equal bits, so that ties are ties.
+            values[block] = np.matmul(np.matmul(weights[block][:, None, :], pmf), coefficients)[:, 0, :]
         return values
 
     def squared_advantages(self, n: int) -> FloatArray:
