@@ -67,7 +67,7 @@ def run_replay(args: argparse.Namespace) -> int:
         out=args.out,
         format=args.format,
         on_error=args.on_error,
-        columns=_pairs(args.columns),
+        columns=columns_argument(args.columns),
         reward_column=args.reward_column,
         success_at=args.success_at,
         prompts=args.prompts,
@@ -94,7 +94,8 @@ def _names(text: str | None) -> list[str]:
     return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
-def _pairs(text: str | None) -> dict[str, str]:
+def columns_argument(text: str | None) -> dict[str, str]:
+    """``name=COLUMN,...`` as a dict."""
     pairs = dict(part.partition("=")[::2] for part in _names(text))
     if any(not value for value in pairs.values()):
         raise ConfigurationError(f"--columns must be name=COLUMN pairs, but got {text!r}")

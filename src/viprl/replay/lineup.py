@@ -149,4 +149,4 @@ def default_lineup(prompts: Prompts) -> list[str]:
     if prompts.embeddings is not None:
         names += ["vip:ridge", "vip:gp"]
     names += ["inverse_accuracy:calibrated", "inverse_variance:calibrated", "knapsack_rl:last_rate"]
-    return names + ["gvm", "dynamo", "mopps", "greso", "dapo", "vigor", "pilot_commit"]
+    return [*names, "gvm", "dynamo", "mopps", "greso", "dapo", "vigor", "pilot_commit"]

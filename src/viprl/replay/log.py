@@ -150,7 +150,8 @@ def _rows(ids: NDArray[np.object_], all_prompts: Sequence[str] | None) -> tuple[
     if known.min() < 0:
         unknown = [str(name) for name, row in zip(uniques, known, strict=True) if row < 0]
         raise InvalidInputError(
-            f"every prompt_id of the log must be in the prompts file, but {len(unknown)} are not (first: {unknown[0]!r})"
+            f"the prompts file must have every prompt of the log, but {len(unknown)} are missing, the first of them "
+            f"{unknown[0]!r}"
         )
     return known[codes], tuple(all_prompts)
 

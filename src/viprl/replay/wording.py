@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from viprl.evaluation.intervals import Interval
 from viprl.replay.summary import RuleRow, Summary
 
@@ -23,10 +25,10 @@ LABELS = {
 PREDICTOR_LABELS = {
     "calibrated": "calibrated",
     "beta": "discounted Beta",
-    "last_rate": "last rate",
-    "global_mean": "global mean",
+    "last_rate": "last-rate",
+    "global_mean": "global-mean",
     "gp": "paper's GP",
-    "moving_average": "moving average",
+    "moving_average": "moving-average",
     "ridge": "ridge",
 }
 MOST_MISSED = 1.0  # percent of the signal that a rule may leave out and still be called an allocation of all prompts
@@ -42,6 +44,16 @@ def label(rule: str) -> str:
     return f"{text}, guarded" if guard else text
 
 
+def long_label(rule: str) -> str:
+    """A rule's name in a sentence."""
+    body, _, guard = rule.partition("+")
+    policy, _, predictor = body.partition(":")
+    text = LABELS.get(policy, policy)
+    if predictor:
+        text += f" with the {PREDICTOR_LABELS.get(predictor, predictor)} predictor"
+    return f"{text} and guard" if guard else text
+
+
 def headline(summary: Summary) -> str:
     """One sentence: what allocation would have saved on this run."""
     rows = [row for row in summary.headline_rows if row.rule != "uniform"]
@@ -51,19 +63,21 @@ def headline(summary: Summary) -> str:
     best = rows[0]
     if best.verdict != "better":
         return (
-            f"No rule is shown to need fewer rollouts than uniform groups {where}: the best, {label(best.rule)}, has "
-            f"{_ratio(best.ratio)} of uniform's gradient variance."
+            f"No rule is shown to need fewer rollouts than uniform groups {where}: the best, {long_label(best.rule)}, "
+            f"has {_ratio(best.ratio)} of uniform's gradient variance."
         )
     ours = next((row for row in rows if row.rule.startswith("vip:calibrated") and row.verdict == "better"), best)
     if ours is not best and not ours.tied_with_best:
         ours = best
-    tied = [label(row.rule) for row in rows if row.tied_with_best and row.rule != ours.rule and row.verdict == "better"]
+    tied = [
+        long_label(row.rule) for row in rows if row.tied_with_best and row.rule != ours.rule and row.verdict == "better"
+    ]
     text = (
-        f"{label(ours.rule)} reaches uniform's gradient variance with {ours.rollouts_saved.estimate:.0f} % fewer "
-        f"rollouts {where} (95 % interval {ours.rollouts_saved.low:.0f} to {ours.rollouts_saved.high:.0f} %)."
+        f"{long_label(ours.rule)} reaches uniform's gradient variance with {ours.rollouts_saved.estimate:.0f}% fewer "
+        f"rollouts {where} (95% interval {ours.rollouts_saved.low:.0f} to {ours.rollouts_saved.high:.0f}%)."
     )
     if tied:
-        text += f" Not told apart from it: {', '.join(tied)}."
+        text += f" Not told apart from it: {'; '.join(tied)}."
     return text
 
 
@@ -88,8 +102,9 @@ def calibration_lines(summary: Summary) -> list[str]:
     lines = []
     for row in summary.calibration:
         beta = "" if row.against_beta is None else f", vs discounted Beta {_signed(row.against_beta)}"
+        name = PREDICTOR_LABELS.get(row.predictor, row.predictor)
         lines.append(
-            f"{row.kind:5s} visits  {PREDICTOR_LABELS.get(row.predictor, row.predictor):15s} log loss {row.log_loss:.4f}"
+            f"{row.kind:5s} visits  {name:15s} log loss {row.log_loss:.4f}"
             f" (constant {row.constant_log_loss:.4f}{beta}), Brier {row.brier:.4f}, calibration error "
             f"{row.calibration_error:.4f}, mean error {row.absolute_error:.4f}"
         )
@@ -101,17 +116,22 @@ def _cells(row: RuleRow) -> tuple[str, ...]:
     return (
         row.rule,
         f"{row.ratio.estimate:.4f} [{row.ratio.low:.3f}, {row.ratio.high:.3f}]",
-        f"{row.rollouts_saved.estimate:.0f} %",
-        "-" if row.gap_closed is None else f"{row.gap_closed:.0f} %",
-        f"{row.live:.0f} %",
-        f"{row.missed:.0f} %",
+        f"{whole(row.rollouts_saved.estimate)}%",
+        "-" if row.gap_closed is None else f"{whole(row.gap_closed)}%",
+        f"{whole(row.live)}%",
+        f"{whole(row.missed)}%",
         f"{row.milliseconds:.1f}",
         "reference" if row.rule == "uniform" else verdict,
     )
 
 
+def whole(value: float) -> str:
+    """A whole number as people write it (no minus zero); a dash where there is none."""
+    return f"{round(value):,d}" if math.isfinite(value) else "–"
+
+
 def _ratio(interval: Interval) -> str:
-    return f"{100 * interval.estimate:.0f} % (95 % interval {100 * interval.low:.0f} to {100 * interval.high:.0f} %)"
+    return f"{100 * interval.estimate:.0f}% (95% interval {100 * interval.low:.0f} to {100 * interval.high:.0f}%)"
 
 
 def _signed(interval: Interval) -> str:

@@ -70,7 +70,8 @@ class ReadReport:
     def lines(self) -> list[str]:
         """The report in words, a line each."""
         out = [
-            f"read {self.rows:,} rows of {self.files} file{'s' * (self.files != 1)} as {self.format}; kept {self.kept:,}"
+            f"read {self.rows:,} rows of {self.files} file{'s' * (self.files != 1)} as {self.format}; "
+            f"kept {self.kept:,}"
         ]
         out += [f"left out {count:,}: {reason}" for reason, count in self.dropped.items()]
         if self.malformed:

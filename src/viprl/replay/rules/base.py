@@ -94,7 +94,8 @@ def proportional_sizes(weights: ArrayLike, budget: int, lower: ArrayLike, upper:
     high = np.broadcast_to(np.asarray(upper, dtype=np.int64), w.shape)
     if not low.sum() <= budget <= high.sum():
         raise InvalidInputError(
-            f"sum of lower bounds <= budget <= sum of upper bounds must hold, but got {low.sum()}, {budget}, {high.sum()}"
+            "sum of lower bounds <= budget <= sum of upper bounds must hold, but got "
+            f"{low.sum()}, {budget}, {high.sum()}"
         )
     tiny = 1e-9 * max(float(w.max(initial=0.0)), 1.0)
     sizes = _fill(np.maximum(w, tiny), budget, low, high)

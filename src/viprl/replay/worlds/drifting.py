@@ -84,7 +84,8 @@ class DriftingPrompts:
     ) -> None:
         if not 1 <= batch <= prompts or steps < 1:
             raise InvalidInputError(
-                f"1 <= batch <= prompts and steps >= 1 must hold, but got (batch={batch}, prompts={prompts}, steps={steps})"
+                "1 <= batch <= prompts and steps >= 1 must hold, but got "
+                f"(batch={batch}, prompts={prompts}, steps={steps})"
             )
         self.batch, self.n_steps, self.trend = batch, steps, trend
         self.group_size, self.budget = group_size, round(group_size * batch)

@@ -103,7 +103,7 @@ class RecordedStep(Step):
         return a / (a + b)
 
     def live(self, sizes: FloatArray) -> FloatArray:
-        """Under the Beta of all the prompt's visits, this one included: groups larger than recorded ones need a model."""
+        """Under the Beta of all the prompt's visits with this one: groups larger than recorded need a model."""
         a, b = self._belief()
         norm = betaln(a, b)
         alive = 1 - np.exp(betaln(a + sizes, b) - norm) - np.exp(betaln(a, b + sizes) - norm)
@@ -140,7 +140,8 @@ class RecordedLog:
             raise InvalidInputError("every visit needs two rollouts to be scored; drop the visits with one")
         if outage is not None and not (0 <= outage[0] and outage[1] >= 1 and sum(outage) <= log.n_steps):
             raise InvalidInputError(
-                f"an outage must lie within the log's {log.n_steps} steps, but got (start={outage[0]}, length={outage[1]})"
+                f"an outage must lie within the log's {log.n_steps} steps, but got "
+                f"(start={outage[0]}, length={outage[1]})"
             )
         self.log, self.resample, self.budget, self.outage = log, resample, budget, outage
         self.prompt_ids, self.n_steps = log.prompt_ids, log.n_steps

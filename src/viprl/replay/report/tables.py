@@ -1,0 +1,118 @@
+"""The report's tables. Every cell carries its column's name, so that a narrow screen can show rows as cards."""
+
+from __future__ import annotations
+
+from html import escape
+
+from viprl.evaluation.intervals import Interval
+from viprl.replay.report.charts import interval_bar
+from viprl.replay.summary import RuleRow, Summary
+from viprl.replay.wording import PREDICTOR_LABELS, label, whole
+
+
+def rules_table(summary: Summary, phase: str) -> str:
+    """One row a rule, lowest variance first."""
+    head = (
+        "Rule",
+        "Gradient variance (uniform = 1)",
+        "Rollouts saved",
+        f"Gap to {summary.best_name} closed",
+        "Live groups",
+        "Signal left out",
+        "Rollouts used",
+        "Compared with uniform",
+    )
+    rows = "".join(_rule_row(row, head) for row in summary.rows[phase])
+    return _table(head, rows, "rules")
+
+
+def calibration_table(summary: Summary) -> str:
+    """One row a predictor and kind of visit."""
+    head = (
+        "Predictor",
+        "Visits",
+        "Log loss",
+        "Best constant",
+        "Against constant",
+        "Against discounted Beta",
+        "Brier score",
+        "Calibration error",
+    )
+    rows = []
+    for row in summary.calibration:
+        cells = (
+            f"{escape(PREDICTOR_LABELS.get(row.predictor, row.predictor))}",
+            f"{row.kind}, {row.visits:,}",
+            f"{row.log_loss:.4f}",
+            f"{row.constant_log_loss:.4f}",
+            _difference(row.against_constant),
+            "baseline" if row.against_beta is None else _difference(row.against_beta),
+            f"{row.brier:.4f}",
+            f"{row.calibration_error:.4f}",
+        )
+        rows.append(_row(cells, head, row.kind))
+    return _table(head, "".join(rows), "calibration") if rows else ""
+
+
+def cost_bars(summary: Summary) -> str:
+    """Milliseconds a step for deciding, a bar a rule."""
+    rows = sorted(summary.headline_rows, key=lambda row: -row.milliseconds)
+    longest = max(row.milliseconds for row in rows) or 1.0
+    items = "".join(
+        f'<li><span class="name">{escape(label(row.rule))}</span>'
+        f'<span class="bar"><span style="width:{100 * row.milliseconds / longest:.1f}%"></span></span>'
+        f'<span class="value">{row.milliseconds:.1f} ms</span></li>'
+        for row in rows
+    )
+    return f'<ul class="bars">{items}</ul>'
+
+
+def _rule_row(row: RuleRow, head: tuple[str, ...]) -> str:
+    saved = row.rollouts_saved
+    ratio = (
+        f'{interval_bar(row.ratio.estimate, row.ratio.low, row.ratio.high)}<span class="figure">'
+        f"{row.ratio.estimate:.3f} <small>{row.ratio.low:.3f} to {row.ratio.high:.3f}</small></span>"
+    )
+    uniform = row.rule == "uniform"
+    if uniform:
+        ratio = '<span class="figure">1</span>'
+    cells = (
+        escape(label(row.rule)),
+        ratio,
+        "0%" if uniform else f"{whole(saved.estimate)}% <small>{whole(saved.low)} to {whole(saved.high)}</small>",
+        "" if row.gap_closed is None else f"{whole(row.gap_closed)}%",
+        f"{whole(row.live)}%",
+        f"{whole(row.missed)}%",
+        f"{whole(row.rollouts)}%",
+        _verdict(row),
+    )
+    return _row(cells, head, "reference" if uniform else row.verdict.split()[0])
+
+
+def _verdict(row: RuleRow) -> str:
+    if row.rule == "uniform":
+        return "reference"
+    if row.verdict != "better":
+        return row.verdict
+    if row.against_best is None:
+        return "better; lowest"
+    return "better; not told apart from the lowest" if row.tied_with_best else "better"
+
+
+def _difference(interval: Interval) -> str:
+    css = "good" if interval.high < 0 else "bad" if interval.low > 0 else "even"
+    limits = f"{interval.low:+.4f} to {interval.high:+.4f}"
+    return f'<span class="{css}">{interval.estimate:+.4f}</span> <small>{limits}</small>'
+
+
+def _row(cells: tuple[str, ...], head: tuple[str, ...], css: str) -> str:
+    first, *rest = cells
+    body = "".join(
+        f'<td data-label="{escape(name)}"><div>{cell}</div></td>' for cell, name in zip(rest, head[1:], strict=True)
+    )
+    return f'<tr class="{css}"><th scope="row">{first}</th>{body}</tr>'
+
+
+def _table(head: tuple[str, ...], rows: str, css: str) -> str:
+    columns = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
+    return f'<table class="{css}"><thead><tr>{columns}</tr></thead><tbody>{rows}</tbody></table>'
