@@ -7,7 +7,8 @@ import dataclasses
 import json
 
 from viprl.cli.replay import columns_argument
-from viprl.replay.forecast import forecast, forecast_lines
+from viprl.replay.forecast import forecast
+from viprl.replay.forecast_words import forecast_lines, reasons
 from viprl.replay.job import ESTIMATORS
 from viprl.replay.readers import ReadReport, read_rates
 
@@ -37,7 +38,12 @@ def run_forecast(args: argparse.Namespace) -> int:
     result = forecast(rates, args.budget, model, batch=args.batch, seed=args.seed)
     if args.json:
         plain = dataclasses.asdict(result)
-        plain |= {"grid": result.grid.tolist(), "weights": result.weights.tolist(), "reading": report.lines()}
+        plain |= {
+            "grid": result.grid.tolist(),
+            "weights": result.weights.tolist(),
+            "reasons": reasons(result),
+            "reading": report.lines(),
+        }
         print(json.dumps(plain, indent=1))
     else:
         print("\n".join([*report.lines(), "", *forecast_lines(result)]))

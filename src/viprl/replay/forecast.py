@@ -86,7 +86,6 @@ class Forecast:
         bounds: all combinations tried.
         budgets: other budgets.
         lower, upper, group_size: recommended.
-        reasons: why, in sentences.
         grid, weights: (M,) estimated distribution of p.
     """
 
@@ -105,7 +104,6 @@ class Forecast:
     lower: int
     upper: int
     group_size: int
-    reasons: list[str] = field(default_factory=list)
     grid: FloatArray = field(default_factory=lambda: np.empty(0))
     weights: FloatArray = field(default_factory=lambda: np.empty(0))
 
@@ -144,7 +142,7 @@ def forecast(
     budgets = _budget_rows(simulator, budget, chosen)
     dead = weights @ (grid**g + (1 - grid) ** g)
     hopeless = weights @ (grid**64 + (1 - grid) ** 64)
-    result = Forecast(
+    return Forecast(
         prompts=len(rates.prompt_ids),
         batch=prompts,
         budget=budget,
@@ -163,8 +161,6 @@ def forecast(
         grid=grid,
         weights=weights,
     )
-    result.reasons = _reasons(result, bounds)
-    return result
 
 
 def estimate_distribution(rates: Rates) -> tuple[FloatArray, FloatArray]:
@@ -262,9 +258,10 @@ def _budget_rows(simulator: _Simulator, budget: int, chosen: Gain) -> list[Budge
         if g < max(chosen.lower, 2):
             continue
         upper = max(g, int(np.ceil(chosen.upper / g0 * g)))
+        lower = min(chosen.lower, max(2 if model.name == "rloo" else 3, g // 2))
         weight = simulator.belief(g, 1)
         uniform = float(model.factor(np.array([float(g)]))[0])
-        total, dead = simulator.variance(weight, g * batch, min(chosen.lower, g), upper)
+        total, dead = simulator.variance(weight, g * batch, lower, upper)
         everything = float((simulator.p * (1 - simulator.p)).sum())
         rows.append(
             BudgetRow(
@@ -286,67 +283,3 @@ def _choose_group_size(rows: Sequence[BudgetRow], chosen: Gain) -> int:
         if row.efficiency <= 1.15 + 1e-9:
             return row.group_size
     return rows[-1].group_size
-
-
-def _reasons(result: Forecast, bounds: Sequence[Gain]) -> list[str]:
-    g, gain = result.budget / result.batch, result.gain
-    widest = min(bounds, key=lambda b: (-b.upper, b.lower))
-    reasons = [
-        f"Of {result.batch:,} groups of {g:.3g} rollouts about {result.dead_groups:,.0f} "
-        f"({100 * result.dead_share:.0f}%) will have equal rewards and teach nothing; "
-        f"{100 * result.dead_prompts:.0f}% would stay so even with 64 rollouts each.",
-        f"With these bounds a perfect allocator brings the gradient's variance to {gain.oracle:.2f} of uniform's; one "
-        f"that has seen each prompt once, to {gain.second:.2f}; three times, to {gain.fourth:.2f}. On first visits "
-        "expect about 1.",
-        f"L and U: the narrowest bounds that cost less than {WORTH:g} at the fourth visit. The widest tried (L = "
-        f"{widest.lower}, U = {widest.upper}) reach {widest.fourth:.3f}, L = {gain.lower} and U = {gain.upper} "
-        f"{gain.fourth:.3f}. A higher L notices sooner that a success rate has moved; a lower U bounds what a wrong "
-        "prediction can waste.",
-        _budget_reason(result, g),
-    ]
-    if gain.second > 0.95:
-        reasons.append("Allocation has little to gain on these prompts: their success rates are too much alike.")
-    return reasons
-
-
-def _budget_reason(result: Forecast, g: float) -> str:
-    fits = next((r for r in result.budgets if r.group_size == result.group_size), result.budgets[-1])
-    if result.group_size <= g:
-        return (
-            f"C = {result.budget:,} is enough: from {fits.group_size} rollouts a prompt on, at most "
-            f"{100 * (fits.efficiency - 1):.0f}% of the rollouts pay for the baseline, so beyond that more prompts a "
-            "step are worth as much as more rollouts a prompt."
-        )
-    return (
-        f"C = {result.budget:,} is tight: with {g:.3g} rollouts a prompt much goes into the baseline. "
-        f"{fits.group_size} rollouts a prompt use them better: C = {fits.budget:,}, or "
-        f"{result.budget // fits.group_size:,} prompts a step at the same budget."
-    )
-
-
-def forecast_lines(result: Forecast) -> list[str]:
-    """The forecast in words and two tables."""
-    lines = [
-        f"{result.prompts:,} prompts: mean success rate {100 * result.mean_rate:.0f}%, "
-        f"{100 * result.never:.0f}% never solved (p < .01), {100 * result.always:.0f}% always (p > .99)",
-        f"step: {result.batch:,} prompts, {result.budget:,} rollouts",
-        "",
-        f"recommended: L = {result.lower}, U = {result.upper}, mean group size {result.group_size} "
-        f"(C = {result.group_size * result.batch:,} for {result.batch:,} prompts)",
-        "",
-    ]
-    lines += [f"- {reason}" for reason in result.reasons]
-    lines += ["", "rollouts a prompt   budget C   dead groups: uniform  allocated   variance: uniform  allocated"]
-    lines += [
-        f"{row.group_size:17d} {row.budget:10,d} {100 * row.dead_uniform:21.0f}% {100 * row.dead_allocated:9.0f}% "
-        f"{row.variance:18.2f} {row.allocated_variance:10.2f}"
-        for row in result.budgets
-    ]
-    lines += ["(variance relative to uniform groups at the budget asked about; allocated: on second visits)", ""]
-    lines.append("bounds at this budget     perfect   second visit   fourth visit")
-    lines += [
-        f"L = {b.lower:2d}, U = {b.upper:3d} {b.oracle:18.3f} {b.second:14.3f} {b.fourth:14.3f}"
-        for b in result.bounds
-        if b.lower == result.lower or b.upper == result.upper
-    ]
-    return lines
