@@ -13,7 +13,7 @@ each is estimated without bias by the mean over all such tuples, in O(N^2) throu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,19 +27,21 @@ ESTIMATORS = ("rloo", "dr_grpo")
 
 @dataclass(frozen=True)
 class GroupMoments:
-    """Unbiased moments of one prompt; ``jackknife`` holds the leave-one-rollout-out values (N, 4), columns in order.
+    """Unbiased moments of one prompt.
 
     Attributes:
         v1, v2: the two constants of the variance curve (units: reward^2 x gradient^2).
         signal: squared norm of the mean gradient, unbiased (it may be negative).
         mean_reward: success probability for rewards in {0, 1}.
+        rewards, gram: what they were computed from.
     """
 
     v1: float
     v2: float
     signal: float
     mean_reward: float
-    jackknife: FloatArray
+    rewards: FloatArray = field(repr=False)
+    gram: FloatArray = field(repr=False)
 
     def variance(self, n: ArrayLike, estimator: str = "rloo") -> FloatArray:
         """(K,) variance of the estimator for group sizes n (K,)."""
@@ -48,10 +50,16 @@ class GroupMoments:
     def standard_error(self, n: ArrayLike, estimator: str = "rloo") -> FloatArray:
         """(K,) jackknife standard error of ``variance(n)`` over rollouts."""
         sizes = np.atleast_1d(np.asarray(n, dtype=np.float64))
-        values = variance_curve(self.jackknife[:, :1], self.jackknife[:, 1:2], sizes[None, :], estimator)
-        count = len(self.jackknife)
+        left_out = self.jackknife()
+        values = variance_curve(left_out[:, :1], left_out[:, 1:2], sizes[None, :], estimator)
+        count = len(left_out)
         spread: FloatArray = np.sqrt((count - 1) / count * ((values - values.mean(0)) ** 2).sum(0))
         return spread
+
+    def jackknife(self) -> FloatArray:
+        """(N, 4) v1, v2, signal and mean reward without each of the rollouts in turn."""
+        keep = ~np.eye(len(self.rewards), dtype=bool)
+        return np.array([_moments(self.rewards[row], self.gram[np.ix_(row, row)]) for row in keep])
 
 
 def variance_curve(v1: ArrayLike, v2: ArrayLike, n: ArrayLike, estimator: str = "rloo") -> Any:
@@ -74,10 +82,7 @@ def group_moments(rewards: ArrayLike, gram: ArrayLike) -> GroupMoments:
         raise InvalidInputError(f"rewards (N,) and gram (N, N) must fit, but got {r.shape}, {k.shape}")
     if len(r) < 5:
         raise InvalidInputError(f"at least 5 rollouts a prompt are needed, but got {len(r)}")
-    whole = _moments(r, k)
-    keep = ~np.eye(len(r), dtype=bool)
-    left_out = np.array([_moments(r[row], k[np.ix_(row, row)]) for row in keep])
-    return GroupMoments(*whole, jackknife=left_out)
+    return GroupMoments(*_moments(r, k), rewards=r, gram=k)
 
 
 def _moments(r: FloatArray, k: FloatArray) -> tuple[float, float, float, float]:
