@@ -1,19 +1,84 @@
-"""The default predictor."""
+"""The default predictor: text, side information and own history in one posterior."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
-from viprl.prediction.base import PromptId
-from viprl.prediction.baselines import DiscountedBeta
-from viprl.prediction.recent import check_embeddings
+from viprl.errors import InvalidInputError
+from viprl.prediction.base import BoolArray, FloatArray, Prediction, PromptId
+from viprl.prediction.baselines import TablePredictor
+from viprl.prediction.counts import Counts, IntArray
+from viprl.prediction.drift import Drift
+from viprl.prediction.features import PromptFeatures
+from viprl.prediction.grid import NODES, LogitGrid
+from viprl.prediction.outage import diagnose, log_binomial_coefficient
+from viprl.prediction.prompts import BASE_PRIOR, PromptDistribution
+from viprl.prediction.regression import GroupedLogistic, Linear
+
+RATE_KEEP = 0.8  # share of old counts in the rate that a prompt contributes to the regression
+PATIENCE = 50  # consecutive broken steps after which they are taken for the new reality
+EXPERIENCE = 256  # prompts seen before new prompts count as evidence of an outage
+TINY = 1e-300
 
 
-class CalibratedPredictor(DiscountedBeta):
-    """First version: own history only; the embeddings, texts and side information are not read yet."""
+class Evaluation(NamedTuple):
+    """What is believed of B prompts (rows (B,) ascending, unique) before this step's rollouts."""
+
+    rows: IntArray
+    cold: BoolArray  # (B,)
+    features: FloatArray  # (B, F)
+    linear: Linear  # the regression's view, without the prompt's own history
+    expected: FloatArray  # (B,) the mean that follows from it
+    density: FloatArray  # (B, M) posterior over the grid
+
+
+class CalibratedPredictor(TablePredictor):
+    """Calibrated predictions from the first visit on; the default.
+
+    The posterior of a prompt's success probability is a density over M = 40 logits. Four parts, all learned online
+    from binomial counts, with no setting to tune:
+
+    1. *Before the first rollout* (``GroupedLogistic``): Bayesian logistic regression on the embedding's principal
+       components, countable properties and reduced hashed TF-IDF of the text, and a basis of each column of side
+       information; the precision of each block is learned by marginal likelihood, so a useless block is shrunk away.
+    2. *Spread* (``PromptDistribution``): the mean becomes a density whose shape is learned from the posteriors of
+       prompts with similar means; this decides E[p(1-p)].
+    3. *Own history*: Bayes' rule with the binomial likelihood of each visit, so evidence grows with n_q. When the
+       regression changes its mind about a known prompt, the old expectation is divided out and the new one put in;
+       the regression is read without the prompt's own contribution (leave-one-out), so nothing counts twice.
+    4. *Movement* (``Drift``): between visits the logit walks at random; the walk's deviation and mean shift are
+       weighted by how well they predicted so far.
+
+    Steps in which many known prompts show no success at all (or nothing but success) are recognised as broken and
+    not learned from (``diagnose``), unless they last longer than 50 steps.
+
+    A step costs O(B F^2 + F^3), F < 260 without side information, whatever N is. Memory: the embeddings as given
+    (a memory map stays one; only the batch's rows are read), 224 bytes a prompt of text features if texts are given,
+    188 bytes a visited prompt. Set-up reads all texts once, about .3 ms each.
+
+    Args:
+        embeddings: (N, D), row r belongs to prompt_ids[r]; or None.
+        prompt_ids: the N known prompts; None for an open world, where own history alone is used.
+        texts: N prompt texts, or None.
+        side_information: numeric columns, {name: (N,)} or (N, S), NaN where missing; for example another model's pass
+            rate or a difficulty label.
+
+    Raises:
+        InvalidInputError: arrays that do not fit prompt_ids, or infinite values.
+    """
+
+    columns: Mapping[str, tuple[DTypeLike, tuple[int, ...]]] = {
+        "density": (np.float32, (NODES,)),  # posterior after the last visit
+        "expected": (np.float32, ()),  # the regression's mean that it contains
+        "weight": (np.float32, ()),  # the prompt's working observation in the regression
+        "target": (np.float32, ()),
+        "successes": (np.float32, ()),  # discounted counts behind that observation
+        "rollouts": (np.float32, ()),
+    }
 
     def __init__(
         self,
@@ -23,5 +88,136 @@ class CalibratedPredictor(DiscountedBeta):
         texts: Sequence[str] | None = None,
         side_information: Mapping[str, ArrayLike] | ArrayLike | None = None,
     ) -> None:
-        super().__init__(prompt_ids)
-        self._embeddings: Any = None if embeddings is None else check_embeddings(embeddings, len(self._table))
+        super().__init__(prompt_ids, {})
+        if not self._table.index.fixed and not (embeddings is None and texts is None and side_information is None):
+            raise InvalidInputError("embeddings, texts and side_information need prompt_ids, but got prompt_ids=None")
+        self._features = PromptFeatures(len(self._table), embeddings, texts, side_information)
+        self._settings = {"features": self._features.width}
+        self._grid = LogitGrid()
+        self._prompts = PromptDistribution(self._grid)
+        self._drift = Drift(self._grid)
+        self._regression = GroupedLogistic(
+            self._features.groups, self._features.width, BASE_PRIOR[0] / sum(BASE_PRIOR)
+        )
+        self._global = {"prompts": 0, "broken_run": 0, "broken": 0.0}
+        self._last: Evaluation | None = None
+
+    def predict(self, ids: Sequence[PromptId]) -> Prediction:
+        rows = self._table.rows(ids)
+        # Always in ascending order, so that the result is the same to the last bit whatever the order of the ids.
+        unique, place = np.unique(rows, return_inverse=True)
+        found = self._evaluate(unique)
+        density = found.density[place]
+        return Prediction.from_nodes(
+            np.broadcast_to(self._grid.p, density.shape), density, cold=found.cold[place]
+        )
+
+    def _evaluate(self, rows: IntArray) -> Evaluation:
+        """Remembers its last result: observe() usually follows predict() on the same prompts."""
+        if self._last is not None and np.array_equal(self._last.rows, rows):
+            return self._last
+        cold = self._table.cold(rows)
+        features = self._features.rows(rows)
+        linear = self._regression.without(
+            self._regression.predict(features),
+            self._table.take("weight", rows).astype(np.float64),
+            self._table.take("target", rows).astype(np.float64),
+        )
+        expected = linear.rate()
+        density = self._prompts.density(expected)
+        warm = ~cold
+        if warm.any():
+            known = rows[warm]
+            own = self._drift.move(self._table["density"][known].astype(np.float64))
+            contained = self._prompts.density(self._table["expected"][known].astype(np.float64))
+            own *= density[warm] / np.maximum(contained, TINY)
+            density[warm] = own / own.sum(axis=1, keepdims=True)
+        self._last = Evaluation(rows, cold, features, linear, expected, density)
+        return self._last
+
+    def _learn(self, counts: Counts) -> None:
+        rows, k, n = counts
+        table, before = self._table, self._evaluate(rows)
+        self._last = None
+        log_like = self._grid.log_likelihood(k, n)
+        peak = log_like.max(axis=1)
+        like = np.exp(log_like - peak[:, None])
+        evidence = np.maximum((before.density * like).sum(axis=1), TINY)
+        trust = self._trust(np.log(evidence) + peak + log_binomial_coefficient(k, n), counts, before.cold)
+        # A distrusted count leaves the prediction as it was.
+        posterior = before.density * ((trust / evidence)[:, None] * like + (1 - trust)[:, None])
+        cold, warm = before.cold, ~before.cold
+        if warm.any():
+            self._drift.learn(table["density"][rows[warm]].astype(np.float64), like[warm], trust[warm])
+        if cold.any():
+            self._prompts.learn(posterior[cold], before.expected[cold], trust[cold])
+        table["density"][rows] = posterior
+        table["expected"][rows] = before.expected
+        self._learn_features(counts, before, trust)
+
+    def _trust(self, log_predictive: FloatArray, counts: Counts, cold: BoolArray) -> FloatArray:
+        """(B,) probability that each prompt's counts are real."""
+        experienced = self._global["prompts"] >= EXPERIENCE
+        self._global["prompts"] += int(cold.sum())
+        found = diagnose(log_predictive, counts.successes, counts.rollouts, ~cold, experienced)
+        self._global["broken"] = found.broken
+        self._global["broken_run"] = self._global["broken_run"] + 1 if found.broken > 0.5 else 0
+        return np.ones(len(cold)) if self._global["broken_run"] > PATIENCE else found.trust
+
+    def _learn_features(self, counts: Counts, before: Evaluation, trust: FloatArray) -> None:
+        """Replace each prompt's working observation in the regression by its latest."""
+        table = self._table
+        keep = 1 - (1 - RATE_KEEP) * trust
+        k = keep * table["successes"][counts.rows] + trust * counts.successes
+        n = keep * table["rollouts"][counts.rows] + trust * counts.rollouts
+        table["successes"][counts.rows], table["rollouts"][counts.rows] = k, n
+        use = n > 0.5  # nothing to say while only distrusted counts are there
+        rows, rate, n = counts.rows[use], k[use] / n[use], n[use]
+        linear = Linear(before.linear.mean[use], before.linear.variance[use])
+        new = before.cold[use] & (trust[use] > 0.5)
+        if new.any():
+            self._regression.learn_correlation(Linear(linear.mean[new], linear.variance[new]), rate[new], n[new])
+        weight, target = (a.astype(np.float32) for a in self._regression.linearise(linear, rate, n))
+        old_weight = table["weight"][rows].astype(np.float64)
+        old_pull = old_weight * table["target"][rows]
+        table["weight"][rows], table["target"][rows] = weight, target
+        pull = weight.astype(np.float64) * target
+        self._regression.learn(before.features[use], weight - old_weight, pull - old_pull)
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {
+            "features": self._features.state(),
+            "regression": self._regression.state(),
+            "prompts": self._prompts.state(),
+            "drift": self._drift.state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._load_models(state)
+
+    def merge_state(self, state: dict[str, Any]) -> dict[str, list[PromptId]]:
+        report = super().merge_state(state)
+        self._load_models(state)
+        return report
+
+    def _load_models(self, state: Mapping[str, Any]) -> None:
+        self._features.load(state["features"])
+        self._regression.load(state["regression"])
+        self._prompts.load(state["prompts"])
+        self._drift.load(state["drift"])
+        self._last = None
+
+    def metrics(self) -> dict[str, float]:
+        """drift_deviation and drift_shift (logits a visit), outage_probability of the last step and outage_steps in a
+        row, prompt_correlation (share of the variance that features leave between prompts), precision_<block>."""
+        result = super().metrics() | {
+            "drift_deviation": self._drift.deviation,
+            "drift_shift": self._drift.shift,
+            "prompt_correlation": self._regression.correlation,
+            "outage_probability": float(self._global["broken"]),
+            "outage_steps": float(self._global["broken_run"]),
+        }
+        for name, alpha in zip(self._features.groups, self._regression.alpha, strict=True):
+            result[f"precision_{name}"] = float(alpha)
+        return result

@@ -1,0 +1,231 @@
+"""What is known of a prompt before its first rollout, as a short vector: embedding, text, side information.
+
+N known prompts, D embedding size, B prompts in the batch, F features. Every block is scaled so that its rows have
+a mean squared length near a fixed value; the regression's prior precision of a block then means the same thing for
+every data set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from viprl.errors import CheckpointError, InvalidInputError
+from viprl.prediction.base import FloatArray
+from viprl.prediction.counts import IntArray
+from viprl.prediction.lexical import (
+    FIT_ROWS,
+    inverse_document_frequency,
+    leading_directions,
+    token_counts,
+    weigh,
+)
+from viprl.prediction.side import SideColumns
+from viprl.prediction.surface import surface_features
+
+EMBEDDING_RANK = 128
+LEXICAL_RANK = 96
+FIT_EMBEDDINGS = 8192
+CHUNK = 50_000
+
+
+class EmbeddingBlock:
+    """Principal components of the embeddings, computed for the batch's rows alone; (B, <= 128)."""
+
+    name = "embedding"
+
+    def __init__(self, embeddings: NDArray[Any]) -> None:
+        self._embeddings = embeddings
+        pick = _evenly(len(embeddings), FIT_EMBEDDINGS)
+        sample = embeddings[pick].astype(np.float64)
+        _check_finite("embeddings", sample)
+        centre = sample.mean(axis=0) if len(sample) else np.zeros(embeddings.shape[1])
+        directions = leading_directions(sample - centre, EMBEDDING_RANK) if len(sample) else np.zeros((len(centre), 0))
+        scale = _unit_scale(sample - centre)
+        self.maps = {"centre": centre.astype(np.float32), "directions": (directions * scale).astype(np.float32)}
+
+    @property
+    def width(self) -> int:
+        return int(self.maps["directions"].shape[1])
+
+    def rows(self, rows: IntArray) -> NDArray[np.float32]:
+        x = self._embeddings[rows].astype(np.float32) - self.maps["centre"]
+        result: NDArray[np.float32] = x @ self.maps["directions"]
+        return result
+
+
+class LexicalBlock:
+    """Reduced hashed TF-IDF, computed once; kept as (N, <= 96) half-precision floats."""
+
+    name = "lexical"
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._texts = texts
+        counts = token_counts(texts if len(texts) <= CHUNK else [texts[int(i)] for i in _evenly(len(texts), CHUNK)])
+        idf = inverse_document_frequency(counts)
+        weighted = weigh(counts, idf)
+        directions = leading_directions(weighted[_evenly(len(weighted.indptr) - 1, FIT_ROWS)], LEXICAL_RANK)
+        reduced = weighted @ directions
+        centre = reduced.mean(axis=0)
+        scale = _unit_scale(reduced - centre)
+        self.maps: dict[str, NDArray[Any]] = {
+            "idf": idf,
+            "directions": (directions * scale).astype(np.float16),
+            "centre": (centre * scale).astype(np.float32),
+        }
+        if len(texts) <= CHUNK:
+            self._values = (reduced * scale - self.maps["centre"]).astype(np.float16)
+        else:
+            self.build()
+
+    @property
+    def width(self) -> int:
+        return int(self.maps["directions"].shape[1])
+
+    def build(self) -> None:
+        self._values = np.empty((len(self._texts), self.width), np.float16)
+        directions = self.maps["directions"].astype(np.float32)
+        for start in range(0, len(self._texts), CHUNK):
+            part = weigh(token_counts(self._texts[start : start + CHUNK]), self.maps["idf"])
+            self._values[start : start + CHUNK] = part @ directions - self.maps["centre"]
+
+    def rows(self, rows: IntArray) -> NDArray[np.float32]:
+        return np.asarray(self._values[rows], np.float32)
+
+
+class SurfaceBlock:
+    """Standardised counts of the text's characters, numbers and formulae, cut at three deviations."""
+
+    name = "surface"
+    squared_length = 4.0
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._texts = texts
+        sample = surface_features([texts[int(i)] for i in _evenly(len(texts), CHUNK)])
+        self.maps = {"centre": sample.mean(axis=0), "deviation": sample.std(axis=0)}
+        self.build()
+
+    @property
+    def width(self) -> int:
+        return len(self.maps["centre"])
+
+    def build(self) -> None:
+        centre, deviation = self.maps["centre"], self.maps["deviation"]
+        scale = np.where(deviation > 0, np.sqrt(self.squared_length / self.width) / np.maximum(deviation, 1e-12), 0.0)
+        limit = 3 * np.sqrt(self.squared_length / self.width)
+        self._values = np.empty((len(self._texts), self.width), np.float16)
+        for start in range(0, len(self._texts), CHUNK):
+            raw = surface_features(self._texts[start : start + CHUNK])
+            self._values[start : start + CHUNK] = np.clip((raw - centre) * scale, -limit, limit)
+
+    def rows(self, rows: IntArray) -> NDArray[np.float32]:
+        return np.asarray(self._values[rows], np.float32)
+
+
+class PromptFeatures:
+    """All blocks side by side, behind a constant 1; ``groups`` are their column ranges."""
+
+    def __init__(
+        self,
+        prompts: int,
+        embeddings: ArrayLike | None,
+        texts: Sequence[str] | None,
+        side_information: Mapping[str, ArrayLike] | ArrayLike | None,
+    ) -> None:
+        self._blocks: list[Any] = []
+        if embeddings is not None:
+            self._blocks.append(EmbeddingBlock(_check_matrix(embeddings, prompts)))
+        if texts is not None:
+            if len(texts) != prompts:
+                raise InvalidInputError(
+                    f"`texts` must have one entry a prompt, but got {len(texts)} for {prompts} prompt_ids"
+                )
+            self._blocks += [SurfaceBlock(texts), LexicalBlock(texts)] if prompts else []
+        if side_information is not None:
+            self._blocks += [SideColumns(name, x) for name, x in _side_columns(side_information, prompts).items()]
+        self.groups: dict[str, slice] = {}
+        at = 1
+        for block in self._blocks:
+            self.groups[block.name] = slice(at, at + block.width)
+            at += block.width
+        self.width = at
+
+    def rows(self, rows: IntArray) -> FloatArray:
+        """(B, F) features; the first column is 1. Rows of -1 (unknown prompts) give the average prompt, zeros."""
+        result = np.zeros((len(rows), self.width))
+        result[:, 0] = 1.0
+        known = rows >= 0
+        for block, columns in zip(self._blocks, self.groups.values(), strict=True):
+            result[known, columns] = block.rows(rows[known])
+        return result
+
+    def state(self) -> dict[str, Any]:
+        """The learned maps (components, idf, means): weights learned on them are meaningless without them."""
+        return {block.name: {k: np.copy(v) for k, v in block.maps.items()} for block in self._blocks}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Use the maps of a saved state on this predictor's prompts."""
+        if list(state) != [block.name for block in self._blocks]:
+            raise CheckpointError(
+                f"the state's features must be the predictor's, but got {list(state)}, "
+                f"{[block.name for block in self._blocks]}"
+            )
+        for block in self._blocks:
+            new = {k: np.asarray(v) for k, v in state[block.name].items()}
+            for name, value in block.maps.items():
+                if name not in new or new[name].shape != value.shape:
+                    raise CheckpointError(
+                        f"{block.name}.{name} must have shape {value.shape}, but got "
+                        f"{new[name].shape if name in new else 'nothing'}"
+                    )
+            same = all(np.array_equal(new[k], v) for k, v in block.maps.items())
+            block.maps = {k: new[k].astype(v.dtype) for k, v in block.maps.items()}
+            if not same and hasattr(block, "build"):
+                block.build()
+
+
+def _side_columns(side: Mapping[str, ArrayLike] | ArrayLike, prompts: int) -> dict[str, FloatArray]:
+    if isinstance(side, Mapping):
+        columns = {f"side:{name}": np.asarray(values, np.float64) for name, values in side.items()}
+    else:
+        table = np.asarray(side, np.float64)
+        if table.ndim != 2:
+            raise InvalidInputError(f"`side_information` must be a mapping or (N, S), but got shape {table.shape}")
+        columns = {f"side:{i}": table[:, i] for i in range(table.shape[1])}
+    for name, values in columns.items():
+        if values.shape != (prompts,):
+            raise InvalidInputError(
+                f"{name} must have one entry a prompt (NaN where missing), but got {values.shape} for {prompts}"
+            )
+        if np.isinf(values).any():
+            raise InvalidInputError(f"{name} must be finite or NaN, but got {int(np.isinf(values).sum())} infinities")
+    return columns
+
+
+def _check_matrix(embeddings: ArrayLike, prompts: int) -> NDArray[Any]:
+    array = embeddings if isinstance(embeddings, np.ndarray) else np.asarray(embeddings, np.float32)
+    if array.ndim != 2 or len(array) != prompts:
+        raise InvalidInputError(
+            f"`embeddings` must be (N, D) with one row a prompt, but got shape {array.shape} for {prompts} prompt_ids"
+        )
+    return array
+
+
+def _check_finite(name: str, sample: FloatArray) -> None:
+    if not np.isfinite(sample).all():
+        raise InvalidInputError(f"`{name}` must be finite, but {int((~np.isfinite(sample)).sum())} values are not")
+
+
+def _evenly(size: int, most: int) -> IntArray:
+    if size <= most:
+        return np.arange(size)
+    return np.linspace(0, size - 1, most).astype(np.int64)
+
+
+def _unit_scale(rows: FloatArray) -> float:
+    """Factor that makes the mean squared row length one."""
+    mean = float((rows * rows).sum(axis=1).mean()) if len(rows) else 0.0
+    return 1.0 / np.sqrt(mean) if mean > 0 else 1.0

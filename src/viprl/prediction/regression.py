@@ -1,0 +1,126 @@
+"""Online Bayesian logistic regression of the success rate, with the precision of each feature block learned.
+
+Notation: F features, B prompts in the batch. Model: rate_i has mean m_i = sigmoid(x_i w) and variance
+m_i (1 - m_i) (rho + (1 - rho) / n_i): binomial noise around prompts that differ among themselves with intra-class
+correlation rho (quasi-likelihood). w ~ Normal(w0, diag(1 / alpha)), one alpha a block. Each prompt enters once, with
+its latest rate, linearised at its prediction (one Fisher-scoring step); alpha follows MacKay's fixed point of the
+evidence under a Gamma prior, rho the moments of the prediction errors on prompts never seen before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import linalg, special
+
+from viprl.prediction.base import FloatArray
+
+INTERCEPT_PRECISION = 1.0
+PRECISION_MODE, PRECISION_WEIGHT = 3.0, 2.0
+CORRELATION, CORRELATION_WEIGHT = 0.57, 50.0
+EDGE = 0.02
+
+
+class Linear(NamedTuple):
+    """Posterior of the linear predictor: mean (B,), variance (B,)."""
+
+    mean: FloatArray
+    variance: FloatArray
+
+    def rate(self) -> FloatArray:
+        """(B,) E[sigmoid] by MacKay's probit approximation."""
+        return np.asarray(special.expit(self.mean / np.sqrt(1 + np.pi / 8 * self.variance)), np.float64)
+
+
+class GroupedLogistic:
+    """State of the regression. ``weights`` and ``factor`` are the posterior for the current alpha.
+
+    Args:
+        groups: name -> columns of each block; column 0 is the intercept.
+        width: F.
+        start: prior mean of the rate.
+    """
+
+    def __init__(self, groups: Mapping[str, slice], width: int, start: float) -> None:
+        self._groups = dict(groups)
+        self._origin = np.zeros(width)
+        self._origin[0] = special.logit(start)
+        self.alpha = np.full(len(groups), PRECISION_MODE)
+        self.information = np.zeros((width, width))
+        self.pull = np.zeros(width)
+        self.correlation_sums = np.array([CORRELATION * CORRELATION_WEIGHT, CORRELATION_WEIGHT])
+        self.weights = self._origin.copy()
+        self._refit()
+
+    @property
+    def correlation(self) -> float:
+        return float(np.clip(self.correlation_sums[0] / self.correlation_sums[1], 0.02, 0.98))
+
+    def predict(self, x: FloatArray) -> Linear:
+        """Linear predictor of features x (B, F)."""
+        spread = linalg.solve_triangular(self._factor, x.T, lower=True, check_finite=False)
+        return Linear(x @ self.weights, np.square(spread).sum(axis=0))
+
+    def without(self, linear: Linear, weight: FloatArray, target: FloatArray) -> Linear:
+        """The prediction that the model would make had it not seen the prompt itself (weight 0: it has not)."""
+        leverage = np.clip(weight * linear.variance, 0.0, 0.9)
+        return Linear(
+            linear.mean - leverage / (1 - leverage) * (target - linear.mean) * (weight > 0),
+            linear.variance / (1 - leverage),
+        )
+
+    def linearise(self, linear: Linear, rate: FloatArray, rollouts: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Weight (B,) and target (B,) of the working observations."""
+        m = np.clip(special.expit(linear.mean), EDGE, 1 - EDGE)
+        slope = m * (1 - m)
+        rho = self.correlation
+        return slope / (rho + (1 - rho) / rollouts), special.logit(m) + (rate - m) / slope
+
+    def learn_correlation(self, linear: Linear, rate: FloatArray, rollouts: FloatArray) -> None:
+        """Moments of the errors on prompts that were new: E (rate - m)^2 / (m (1 - m)) = rho + (1 - rho) / n."""
+        m = np.clip(linear.rate(), EDGE, 1 - EDGE)
+        excess = (rate - m) ** 2 / (m * (1 - m)) - 1 / rollouts
+        self.correlation_sums += np.array([excess.sum(), (1 - 1 / rollouts).sum()])
+
+    def learn(self, x: FloatArray, weight: FloatArray, pull: FloatArray) -> None:
+        """Add working observations: weight (B,) and weight * target (B,), as changes to what a prompt gave before."""
+        self._update_precisions()
+        self.information += x.T @ (weight[:, None] * x)
+        self.pull += x.T @ pull
+        self._refit()
+
+    def _precision(self) -> FloatArray:
+        diagonal = np.full(len(self._origin), INTERCEPT_PRECISION)
+        for alpha, columns in zip(self.alpha, self._groups.values(), strict=True):
+            diagonal[columns] = alpha
+        return diagonal
+
+    def _refit(self) -> None:
+        prior = self._precision()
+        total = self.information + np.diag(prior)
+        self._factor = linalg.cholesky(total, lower=True, check_finite=False)
+        self.weights = linalg.cho_solve((self._factor, True), self.pull + prior * self._origin, check_finite=False)
+
+    def _update_precisions(self) -> None:
+        inverse = linalg.lapack.dtrtri(self._factor, lower=1)[0]
+        variances = np.square(inverse).sum(axis=0)
+        for i, columns in enumerate(self._groups.values()):
+            size = columns.stop - columns.start
+            determined = size - self.alpha[i] * variances[columns].sum()
+            length = float(self.weights[columns] @ self.weights[columns])
+            self.alpha[i] = (determined + PRECISION_WEIGHT) / (length + PRECISION_WEIGHT / PRECISION_MODE)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "alpha": self.alpha.copy(),
+            "information": self.information.copy(),
+            "pull": self.pull.copy(),
+            "correlation_sums": self.correlation_sums.copy(),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        for name in self.state():
+            setattr(self, name, np.array(state[name], np.float64))
+        self._refit()
