@@ -22,7 +22,9 @@ def test_musique_record():
         ],
         "question_decomposition": [{"id": 1}, {"id": 2}],
     }
-    assert parse_question(record) == Question("2hop__1_2", "Who?", ("Bob", "Robert"), (passage_id("A", "x"),), ("1", "2"))
+    assert parse_question(record) == Question(
+        "2hop__1_2", "Who?", ("Bob", "Robert"), (passage_id("A", "x"),), ("1", "2")
+    )
 
 
 @pytest.mark.parametrize(

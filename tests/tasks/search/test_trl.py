@@ -2,10 +2,11 @@
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 pytest.importorskip("trl")
 pytest.importorskip("bm25s")
 
+import torch
 from datasets import Dataset
 
 from viprl import prediction
@@ -81,10 +82,7 @@ def make_trainer(tmp_path, retriever, *, reward=None, scripts=tuple(SCRIPTS), pr
     questions = WORLD.questions(1)[:2]
     gold = WORLD.persons[0]
     dataset = Dataset.from_list(
-        [
-            {"prompt": question_messages(q.question, None), "prompt_id": q.id, "answers": [gold]}
-            for q in questions
-        ]
+        [{"prompt": question_messages(q.question, None), "prompt_id": q.id, "answers": [gold]} for q in questions]
     )
     args = AdaptiveGRPOConfig(
         output_dir=str(tmp_path),
@@ -145,7 +143,10 @@ def test_a_step_with_every_kind_of_rollout(tmp_path):
     assert log["search/malformed_calls"] == log["search/unknown_tools"] == pytest.approx(1 / 8)
     assert log["search/call_limit_hits"] == pytest.approx(2 / 8)  # five iterations, three searches allowed
     assert log["search/em"] == pytest.approx(4 / 8)
-    tools = {name: [m["content"] for m in c if m["role"] == "tool"] for name, c in zip(names, trainer.completions)}
+    tools = {
+        name: [m["content"] for m in c if m["role"] == "tool"]
+        for name, c in zip(names, trainer.completions, strict=False)
+    }
     assert "cannot be read" in tools["malformed"][0] and "no tool 'mother'" in tools["unknown"][0]
     assert "used up" in tools["endless"][-1] and len(tools["two calls"]) == 2
 
@@ -213,7 +214,11 @@ def test_real_rewards_go_to_the_variance_predictor(tmp_path):
         prompt_ids=[q.id for q in WORLD.questions(1)[:2]],
     )
     trainer = make_trainer(
-        tmp_path, BM25Retriever(WORLD.passages), reward=reward, predictor=predictor, scripts=("right", "endless", "wrong")
+        tmp_path,
+        BM25Retriever(WORLD.passages),
+        reward=reward,
+        predictor=predictor,
+        scripts=("right", "endless", "wrong"),
     )
     trainer.train()
     assert set(torch.tensor(trainer.last_step.rewards).round(decimals=4).tolist()) == {1.0, 0.0, 0.2}

@@ -209,7 +209,9 @@ class ModelGenerate:
             ids[row, longest - len(sequence) :] = torch.tensor(list(sequence))
             attention[row, longest - len(sequence) :] = 1
         device = next(self.model.parameters()).device
-        choice = {"do_sample": False} if self.temperature == 0 else {"do_sample": True, "temperature": self.temperature}
+        choice: dict[str, Any] = {"do_sample": False}
+        if self.temperature > 0:
+            choice = {"do_sample": True, "temperature": self.temperature, "top_k": 0, "top_p": 1.0}
         with torch.no_grad():
             out = self.model.generate(
                 input_ids=ids.to(device),
@@ -217,7 +219,6 @@ class ModelGenerate:
                 max_new_tokens=max_new_tokens,
                 pad_token_id=pad,
                 eos_token_id=end,
-                top_k=0,
                 **choice,
             )
         new = out[:, longest:].tolist()
