@@ -35,7 +35,8 @@ def test_overrides_leave_the_file_and_other_settings_alone(write_config):
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("1e-4", 1e-4), ("3", 3), ("true", True), ("null", None), ("[1,2]", [1, 2]), ("", ""), ("e5", "e5")]
+    ("text", "value"),
+    [("1e-4", 1e-4), ("3", 3), ("true", True), ("null", None), ("[1,2]", [1, 2]), ("", ""), ("e5", "e5")],
 )
 def test_values_are_yaml_and_numbers_are_numbers(text, value):
     assert parse_value(text) == value and type(parse_value(text)) is type(value)

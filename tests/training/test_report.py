@@ -16,7 +16,15 @@ from viprl.training.report.style import draw
 
 
 def history(rows):
-    columns = ["step", "prompt_id", "successes", "n_rollouts", "group_size", "predicted_mean", "predicted_bernoulli_variance"]
+    columns = [
+        "step",
+        "prompt_id",
+        "successes",
+        "n_rollouts",
+        "group_size",
+        "predicted_mean",
+        "predicted_bernoulli_variance",
+    ]
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -46,7 +54,9 @@ def test_the_realised_ratio_is_unbiased():
         for q in range(4)
     ]
     ratios = collect.variance_ratios(history(rows), "rloo")
-    assert collect.overall_ratio(ratios, "realised") == pytest.approx(collect.overall_ratio(ratios, "predicted"), rel=0.02)
+    assert collect.overall_ratio(ratios, "realised") == pytest.approx(
+        collect.overall_ratio(ratios, "predicted"), rel=0.02
+    )
 
 
 def test_equal_groups_have_ratio_one():
@@ -68,7 +78,9 @@ def test_heat_map_leaves_cells_without_a_group_empty():
 
 
 def test_reliability_bins_by_hand():
-    table = pictures.reliability_table(history([(0, "a", 3, 4, 4, 0.71, 0.2), (0, "b", 5, 6, 6, 0.79, 0.2), (0, "c", 0, 5, 5, 0.0, 0.0)]))
+    table = pictures.reliability_table(
+        history([(0, "a", 3, 4, 4, 0.71, 0.2), (0, "b", 5, 6, 6, 0.79, 0.2), (0, "c", 0, 5, 5, 0.0, 0.0)])
+    )
     assert table["rate"].tolist() == [0.0, 0.8]
     assert table["predicted"].tolist() == pytest.approx([0.0, (4 * 0.71 + 6 * 0.79) / 10])
     assert table["share"].tolist() == pytest.approx([1 / 3, 2 / 3])
@@ -79,7 +91,9 @@ def test_predictions_of_one_fall_into_the_last_bin():
 
 
 def test_pictures_come_in_two_looks_and_as_png(tmp_path):
-    picture = draw("p", "t", "c", (3, 2), lambda figure, theme: figure.subplots().plot([0, 1], color=theme.series[0]), tmp_path)
+    picture = draw(
+        "p", "t", "c", (3, 2), lambda figure, theme: figure.subplots().plot([0, 1], color=theme.series[0]), tmp_path
+    )
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
     assert picture.light != picture.dark and picture.light.startswith("data:image/svg+xml;base64,")
 

@@ -28,9 +28,9 @@ class WarmStart:
     layers: int = 3
     hidden: int = 128
     additions: int = 8000
-    clean_steps: int = 1600
+    clean_steps: int = 900
     clean_learning_rate: float = 2e-3
-    teacher_steps: int = 250
+    teacher_steps: int = 150
     teacher_learning_rate: float = 1e-3
     batch_size: int = 128
     seed: int = 0
@@ -111,9 +111,7 @@ def _supervise(
         rows = torch.randint(len(pairs), (recipe.batch_size,), generator=generator)
         attention = mask[rows]
         positions = (attention.cumsum(1) - 1).clamp(min=0)
-        loss = model(
-            input_ids=inputs[rows], attention_mask=attention, position_ids=positions, labels=labels[rows]
-        ).loss
+        loss = model(input_ids=inputs[rows], attention_mask=attention, position_ids=positions, labels=labels[rows]).loss
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -113,4 +113,6 @@ def load_reward(spec: str, task: Task) -> Any:
             module = importlib.import_module(source)
         return getattr(module, name)
     except (ImportError, AttributeError, OSError) as error:
-        raise ConfigurationError(f"`reward` must name a function that can be imported, but got {spec!r}: {error}") from error
+        raise ConfigurationError(
+            f"`reward` must name a function that can be imported, but got {spec!r}: {error}"
+        ) from error

@@ -193,7 +193,9 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigurationError(f"the configuration must be a readable file, but got {str(path)!r}: {error}") from error
+        raise ConfigurationError(
+            f"the configuration must be a readable file, but got {str(path)!r}: {error}"
+        ) from error
     except yaml.YAMLError as error:
         raise ConfigurationError(f"{path} must be YAML, but: {error}") from error
     if not isinstance(values, dict):

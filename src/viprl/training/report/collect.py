@@ -50,9 +50,7 @@ def read_run(run: Run) -> RunData:
     rows = run.metrics.read()
     steps = pd.DataFrame([row for row in rows if "reward" in row])
     heldout = pd.DataFrame([row for row in rows if "heldout/sampled" in row])
-    history = pd.DataFrame(
-        [row for path, _, _ in parts(run.folder / HISTORY_FOLDER) for row in read_part(path)]
-    )
+    history = pd.DataFrame([row for path, _, _ in parts(run.folder / HISTORY_FOLDER) for row in read_part(path)])
     return RunData(run, steps, heldout, history, run.summary())
 
 

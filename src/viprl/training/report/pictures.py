@@ -188,7 +188,10 @@ def _paint_ratio(axis: Any, theme: Theme, runs: Sequence[RunData], estimator: st
 
 def _paint_sizes(axis: Any, theme: Theme, history: pd.DataFrame, group_size: float) -> None:
     half = history["step"].min() + (history["step"].max() - history["step"].min()) / 2
-    parts = [("first half", history[history["step"] <= half], 0.5), ("second half", history[history["step"] > half], 1.0)]
+    parts = [
+        ("first half", history[history["step"] <= half], 0.5),
+        ("second half", history[history["step"] > half], 1.0),
+    ]
     for label, part, alpha in parts:
         if not len(part):
             continue

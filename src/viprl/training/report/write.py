@@ -62,9 +62,9 @@ def draw_pictures(folder: Path, config: TrainConfig, tables: Sequence[RunData]) 
         draw(
             "rollouts",
             f"Where did the rollouts go? ({main.label})",
-            "Each row of the map holds the same number of prompts, the hardest at the bottom; grey cells had no prompt. "
-            "Prompts that always fail or always succeed teach nothing and should grow dark or pale first, those in "
-            "between should gather rollouts. Equal groups would be one colour.",
+            "Each row of the map holds the same number of prompts, the hardest at the bottom; grey cells had no "
+            "prompt. Prompts that always fail or always succeed teach nothing; those in between should gather the "
+            "rollouts. Equal groups would be one colour.",
             (9.6, 4.0),
             lambda figure, theme: pictures.paint_rollouts(figure, theme, main, config.group_size),
             folder,
@@ -139,7 +139,7 @@ def closing_lines(
         f"{main['policy']}: gradient variance relative to equal groups {main['predicted_ratio']:.3f} predicted, "
         f"{main['realised_ratio']:.3f} realised; predicting and allocating took {100 * main['overhead_share']:.2f} % "
         "of the step time",
-        f"look at {page}: the learning curve, then where the rollouts went, then whether the predictions can be trusted",
+        f"look at {page}: did it learn, where did the rollouts go, can the predictions be trusted",
         f"the history in {page.parent / 'history.parquet'} is what `viprl replay` reads",
     ]
     return tuple(lines)

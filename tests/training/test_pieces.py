@@ -1,0 +1,66 @@
+"""Parts of the job that need no training: output folder, metrics file, progress, errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("trl")
+
+from viprl.cli import main
+from viprl.errors import ConfigurationError
+from viprl.training import load_config
+from viprl.training.callbacks import MetricsFile
+from viprl.training.job import prepare_output
+from viprl.training.progress import PlainProgress
+
+
+def test_an_output_folder_is_never_mixed_up(write_config, tmp_path: Path):
+    path = write_config()
+    prepare_output(load_config(path))
+    with pytest.raises(ConfigurationError, match="holds a job: set resume=true"):
+        prepare_output(load_config(path))
+    with pytest.raises(ConfigurationError, match="budget: 16 -> 32"):
+        prepare_output(load_config(path, ["resume=true", "budget=32"]))
+    keep = tmp_path / "job" / "notes.txt"
+    keep.write_text("mine")
+    (tmp_path / "job" / "vip-seed0").mkdir()
+    prepare_output(load_config(path, ["overwrite=true", "budget=32"]))
+    assert keep.exists() and not (tmp_path / "job" / "vip-seed0").exists()
+
+
+def test_metrics_are_cut_back_and_survive_a_torn_line(tmp_path: Path):
+    file = MetricsFile(tmp_path / "metrics.jsonl")
+    for step in range(5):
+        file.write({"step": step, "reward": float("nan") if step == 1 else 0.5})
+    with open(file.path, "a") as stream:
+        stream.write('{"step": 5, "rew')
+    file.cut_back(3)
+    assert [row["step"] for row in file.read()] == [0, 1, 2, 3] and file.read()[1]["reward"] is None
+
+
+def test_plain_progress_prints_a_few_lines(capsys):
+    progress = PlainProgress(lines=4)
+    progress.start("stage", 100)
+    for step in range(1, 101):
+        progress.update(step, reward=0.5)
+    assert [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()] == [
+        "stage: 100 steps",
+        *(f"stage: {n}/100" for n in (25, 50, 75, 100)),
+    ]
+
+
+def test_errors_are_one_line(write_config, capsys):
+    assert main(["train", str(write_config()), "polcy=vip"]) == 2
+    said = capsys.readouterr().err
+    assert (
+        said.startswith("viprl train: every key must be one that is known, but got 'polcy'") and said.count("\n") == 1
+    )
+    assert main(["train", str(write_config()), "task=no_such_task"]) == 2
+
+
+def test_tiny_needs_a_task_with_a_model(write_config, capsys):
+    path = write_config(task={"name": "reasoning_gym/chain_sum", "train_size": 8, "test_size": 4})
+    assert main(["train", str(path)]) == 2
+    assert "`model: tiny` needs a task that brings its own model" in capsys.readouterr().err
