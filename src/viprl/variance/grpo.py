@@ -85,7 +85,7 @@ class GRPO:
         if not values.size:
             return values
         largest = int(n.max())
-        coefficients = np.stack([self._coefficients(int(size), largest) for size in n], axis=1)
+        coefficients = self._coefficients(n, largest)
         rows = max(1, _CHUNK // (nodes.shape[1] * (largest + 1)))
         for start in range(0, len(nodes), rows):
             block = slice(start, start + rows)
@@ -101,16 +101,23 @@ class GRPO:
         deviation = np.sqrt(scatter / max(n - self.ddof, 1)) + self.epsilon
         return np.divide(scatter, np.square(deviation), out=np.zeros(n + 1), where=scatter > 0)
 
-    def _coefficients(self, n: int, largest: int) -> FloatArray:
-        """(largest + 1,) expected sum A^2 / n^2 of n rollouts drawn from ``largest`` with k successes.
+    def _coefficients(self, sizes: NDArray[np.int64], largest: int) -> FloatArray:
+        """(largest + 1, K) expected sum A^2 / n^2 of n rollouts, given that ``largest`` rollouts have k successes.
 
         n of N rollouts drawn without replacement are n independent rollouts, so one distribution of counts, that of
-        N, serves all sizes: E f(k_n) = E[ E[f(k_n) | k_N] ], with hypergeometric weights.
+        N, serves all sizes. Leaving out one of m+1 rollouts, k of them successes, leaves k-1 with chance k / (m+1):
+        the values for m become those for m+1 by that average (degree elevation of a Bernstein polynomial).
         """
-        total = np.arange(largest + 1, dtype=np.float64)[:, None]
-        drawn = np.arange(n + 1, dtype=np.float64)[None, :]
-        log_weight = _log_choose(total, drawn) + _log_choose(largest - total, n - drawn) - _log_choose(largest, n)
-        return np.asarray(np.exp(log_weight) @ self.squared_advantages(n) / n**2, dtype=np.float64)
+        table = np.zeros((len(sizes), largest + 1))
+        for m in range(1, largest + 1):
+            started = sizes < m
+            if started.any():
+                chance = np.arange(m + 1) / m
+                kept = table[started, : m + 1]  # column m is still zero and has chance 1 of not being used
+                table[started, : m + 1] = (1 - chance) * kept
+                table[started, 1 : m + 1] += chance[1:] * kept[:, :m]
+            table[sizes == m, : m + 1] = self.squared_advantages(m) / m**2
+        return np.ascontiguousarray(table.T)
 
     def check_min_group_size(self, smallest: int) -> None:
         """No size is unsound by itself; groups of one contribute nothing."""
@@ -144,13 +151,5 @@ def _count_probabilities(p: FloatArray, n: int) -> FloatArray:
     k = np.arange(n + 1, dtype=np.float64)
     with np.errstate(divide="ignore"):  # a floor instead of log 0 = -infinity, so that 0 log 0 is 0
         log_p, log_q = np.maximum(np.log(p), -1e9)[..., None], np.maximum(np.log1p(-p), -1e9)[..., None]
-    return np.asarray(np.exp(k * log_p + (n - k) * log_q + _log_choose(float(n), k)), dtype=np.float64)
-
-
-def _log_choose(n: float | FloatArray, k: float | FloatArray) -> NDArray[np.float64]:
-    """log of n over k; -infinity outside 0 <= k <= n."""
-    n, k = np.broadcast_arrays(np.asarray(n, dtype=np.float64), np.asarray(k, dtype=np.float64))
-    inside = (k >= 0) & (k <= n)
-    safe_n, safe_k = np.where(inside, n, 0.0), np.where(inside, k, 0.0)
-    value = special.gammaln(safe_n + 1) - special.gammaln(safe_k + 1) - special.gammaln(safe_n - safe_k + 1)
-    return np.where(inside, value, -np.inf)
+    log_choose = special.gammaln(n + 1) - special.gammaln(k + 1) - special.gammaln(n - k + 1)
+    return np.asarray(np.exp(k * log_p + (n - k) * log_q + log_choose), dtype=np.float64)
