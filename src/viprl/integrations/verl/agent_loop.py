@@ -3,6 +3,8 @@
 In stock verl a reward of None leaves a row without its reward field, and a reward function that raises fails the whole
 session. Here both, in training, become a row whose reward is NaN: it is trained with advantage 0, stays outside its
 group's baseline and is counted. Validation keeps verl's behaviour, and so does a rollout that fails to be generated.
+
+With ``viprl.grade_own_tokens`` reward functions are given the policy's own tokens (response mask 1) alone.
 """
 
 from __future__ import annotations
@@ -13,12 +15,19 @@ from typing import Any
 import ray
 from verl.trainer.ppo.v1 import AgentLoopManagerTQ, AgentLoopWorkerTQ
 
+from viprl.integrations.verl.options import select
+
 logger = logging.getLogger("viprl")
 
 MANAGER_PATH = f"{__name__}.AdaptiveAgentLoopManager"
 
 # verl decorates the class with ray.remote; its plain class is what can be subclassed.
 _Worker = AgentLoopWorkerTQ.__ray_metadata__.modified_class
+
+
+def own_tokens(output: Any) -> list[int]:
+    """The response tokens that the policy wrote itself, without those of tools."""
+    return [token for token, mask in zip(output.response_ids, output.response_mask, strict=True) if mask]
 
 
 class _AdaptiveWorker(_Worker):  # type: ignore[misc, valid-type]
@@ -29,6 +38,13 @@ class _AdaptiveWorker(_Worker):  # type: ignore[misc, valid-type]
         if outputs and not validate:
             await self._score(outputs, kwargs)
         await super()._agent_loop_postprocess(output, validate, **kwargs)
+
+    async def _compute_score(self, outputs: list[Any], kwargs: dict[str, Any]) -> None:
+        graded = outputs
+        if select(self.config, "viprl.grade_own_tokens", False):
+            graded = [output.model_copy(update={"response_ids": own_tokens(output)}) for output in outputs]
+        await super()._compute_score(graded, kwargs=kwargs)
+        outputs[-1].reward_score = graded[-1].reward_score  # extra fields are shared with the copy
 
     async def _score(self, outputs: list[Any], kwargs: dict[str, Any]) -> None:
         """Fill the reward of a session's last output; NaN where there is none."""

@@ -28,6 +28,8 @@ class AdaptiveOptions:
         embedding_cache: folder of cached embeddings; the library's default where None.
         reward_values: (failure, success); by default {0, 1} and {-1, 1} are told apart by themselves.
         max_missing: the run stops when a larger share of a step's rollouts came back without a reward.
+        grade_own_tokens: reward functions see the policy's own tokens alone (response mask 1), not what tools returned
+            between them; also in validation.
         history_dir: folder of the per-prompt history; default ``<trainer.default_local_dir>/viprl_history``.
         fresh_state: accept a checkpoint without allocator state (one of stock verl) and start the predictor cold.
     """
@@ -44,6 +46,7 @@ class AdaptiveOptions:
     embedding_cache: str | None = None
     reward_values: tuple[float, float] | None = None
     max_missing: float = 0.5
+    grade_own_tokens: bool = False
     history_dir: str | None = None
     fresh_state: bool = False
 
