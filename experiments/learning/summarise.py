@@ -1,0 +1,143 @@
+"""Table and curves of the learning comparison, from the results that are there.
+
+Differences are paired by seed: VIP and uniform start from the same model and see the same prompts in the same order.
+Intervals are Student's t over seeds (95 %).
+
+    python experiments/learning/summarise.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+HERE = Path(__file__).resolve().parent
+LABELS = {"rloo": "RLOO", "dr_grpo": "Dr. GRPO"}
+MEASURES = {
+    "held-out success at the end, sampled": lambda cell: cell["sampled"][-1],
+    "held-out success at the end, greedy": lambda cell: cell["greedy"][-1],
+    "held-out success, mean over the evaluations after the start": lambda cell: float(np.mean(cell["sampled"][1:])),
+}
+
+
+def load(folder: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
+    """(estimator, policy, seed) -> cell."""
+    cells = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*-seed*.json"))]
+    return {(cell["estimator"], cell["policy"], cell["seed"]): cell for cell in cells}
+
+
+def paired_interval(differences: Sequence[float], level: float = 0.95) -> tuple[float, float, float]:
+    """(mean, low, high) of Student's t over seeds; NaN bounds for fewer than two."""
+    values = np.asarray(differences, dtype=float)
+    mean = float(values.mean())
+    if len(values) < 2:
+        return mean, float("nan"), float("nan")
+    half = float(stats.t.ppf((1 + level) / 2, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)))
+    return mean, mean - half, mean + half
+
+
+def seeds_of(cells: dict[tuple[str, str, int], dict[str, Any]], estimator: str) -> list[int]:
+    """Seeds for which both policies have finished."""
+    return sorted(s for e, p, s in cells if e == estimator and p == "vip" and (e, "uniform", s) in cells)
+
+
+def table(cells: dict[tuple[str, str, int], dict[str, Any]]) -> str:
+    """The result as Markdown."""
+    lines = [
+        "| estimator | measure | seeds | VIP | uniform | VIP - uniform | 95 % interval |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for estimator, label in LABELS.items():
+        seeds = seeds_of(cells, estimator)
+        for name, measure in MEASURES.items() if seeds else ():
+            vip, uniform = ([measure(cells[estimator, p, s]) for s in seeds] for p in ("vip", "uniform"))
+            mean, low, high = paired_interval(np.subtract(vip, uniform).tolist())
+            lines.append(
+                f"| {label} | {name} | {len(seeds)} | {np.mean(vip):.3f} | {np.mean(uniform):.3f} | {mean:+.4f} "
+                f"| {low:+.4f} to {high:+.4f} |"
+            )
+    lines += [
+        "",
+        "| estimator | predicted ratio | realised ratio | guard held | log loss (constant) | overhead | CPU s a run |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for estimator, label in LABELS.items():
+        chosen = [cells[estimator, "vip", s] for s in seeds_of(cells, estimator)]
+        if chosen:
+            mean = {
+                key: np.mean([cell[key] for cell in chosen])
+                for key in (
+                    "predicted_ratio",
+                    "realised_ratio",
+                    "guard_share",
+                    "log_loss",
+                    "log_loss_constant",
+                    "overhead_share",
+                    "cpu_seconds",
+                )
+            }
+            lines.append(
+                f"| {label} | {mean['predicted_ratio']:.3f} | {mean['realised_ratio']:.3f} | "
+                f"{100 * mean['guard_share']:.0f} % of steps | "
+                f"{mean['log_loss']:.3f} ({mean['log_loss_constant']:.3f}) | "
+                f"{100 * mean['overhead_share']:.2f} % | {mean['cpu_seconds']:.0f} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def draw(cells: dict[tuple[str, str, int], dict[str, Any]], path: Path) -> None:
+    """Held-out curves of both policies, and their paired difference, for each estimator."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.6, 5.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(2, 2, sharex=True, height_ratios=(2, 1), squeeze=False)
+    colours = {"vip": "#1f63c4", "uniform": "#c2570c"}
+    for column, (estimator, label) in enumerate(LABELS.items()):
+        top, bottom = axes[0, column], axes[1, column]
+        seeds = seeds_of(cells, estimator)
+        if not seeds:
+            top.set_title(f"{label}: no finished pair")
+            continue
+        steps = cells[estimator, "vip", seeds[0]]["eval_steps"]
+        curves = {p: np.array([cells[estimator, p, s]["sampled"] for s in seeds]) for p in ("vip", "uniform")}
+        for policy, values in curves.items():
+            dash = "-" if policy == "vip" else (0, (5, 2))
+            top.plot(steps, values.T, color=colours[policy], alpha=0.35, linewidth=0.8)
+            top.plot(steps, values.mean(axis=0), color=colours[policy], linewidth=2, linestyle=dash, label=policy)
+        bounds = np.array([paired_interval(d) for d in (curves["vip"] - curves["uniform"]).T.tolist()])
+        bottom.axhline(0, color="#5b6675", linewidth=1)
+        bottom.plot(steps, bounds[:, 0], color="#1d2430")
+        bottom.fill_between(steps, bounds[:, 1], bounds[:, 2], color="#1d2430", alpha=0.15, linewidth=0)
+        top.set(title=f"{label}, {len(seeds)} seeds", ylabel="held-out success (sampled)")
+        bottom.set(xlabel="step", ylabel="VIP - uniform")
+        top.legend(frameon=False, loc="lower right")
+        for axis in (top, bottom):
+            axis.grid(color="#dfe4ea")
+            axis.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=150)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=HERE / "results")
+    parser.add_argument("--out", type=Path, default=HERE)
+    args = parser.parse_args()
+    cells = load(args.results)
+    if not any(seeds_of(cells, estimator) for estimator in LABELS):
+        raise SystemExit(f"no finished pair of runs in {args.results}")
+    text = table(cells)
+    (args.out / "table.md").write_text(text, encoding="utf-8")
+    draw(cells, args.out / "learning.png")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
