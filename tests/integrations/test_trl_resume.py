@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import pytest
 pytest.importorskip("trl")
 import tiny
 import torch
+import trl_worker
 from trl_runs import Recorder, make, parameters
 
 from viprl.errors import CheckpointError
@@ -171,50 +171,42 @@ class TestCheckpointFolder:
         assert old == rows
 
 
-def worker(folder, options, *flags, **kwargs):
-    folder.mkdir(exist_ok=True, parents=True)
-    path = folder.parent / "options.json"
-    path.write_text(json.dumps(options))
-    here = Path(__file__).parent
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(here), str(here.parents[1] / "src")]),
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-    }
-    command = [sys.executable, str(here / "trl_worker.py"), str(folder), str(path), *flags]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, **kwargs)
-
-
 def steps_of(folder):
     path = folder / "steps-0.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def start(folder, options, resume):
+    """The run as a forked process: it starts with everything imported."""
+    process = multiprocessing.get_context("fork").Process(target=trl_worker.run, args=(folder, options, resume))
+    process.start()
+    return process
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dr_grpo", "rloo"])
 def test_killed_at_random_points(kind, tmp_path):
     """SIGKILL in the second epoch or later, at random moments (also inside a window and while saving), then resume."""
-    options = {"kind": kind, **RUN, "max_steps": 22, "save_steps": 3, "sleep": 0.15, "logging_steps": 1000}
-    plain = tmp_path / "plain" / "run"
-    assert worker(plain, options).wait(timeout=300) == 0
+    options = {"kind": kind, **RUN, "max_steps": 22, "save_steps": 3, "logging_steps": 1000}
+    plain, killed = tmp_path / "plain", tmp_path / "killed"
+    trl_worker.run(plain, options)
     expected = steps_of(plain)
     assert len(expected) == 6
     rng = random.Random(kind)
-    killed = tmp_path / "killed" / "run"
     deaths = 0
     for wanted in (3, 5):  # generation batches begun before the kill: both are past the first epoch
-        process = worker(killed, options, *(["resume"] if deaths else []))
-        while len(steps_of(killed)) < wanted and process.poll() is None:
+        process = start(killed, {**options, "sleep": 0.3}, resume=deaths > 0)
+        while len(steps_of(killed)) < wanted and process.is_alive():
             time.sleep(0.02)
-        time.sleep(rng.random() * 0.5)
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
+        time.sleep(rng.random() * 0.4)
+        if process.is_alive():
+            os.kill(process.pid, signal.SIGKILL)
             deaths += 1
-        process.wait()
+        process.join()
     assert deaths == 2 and not (killed / "final-0.pt").exists()
-    last = worker(killed, options, "resume")
-    assert last.wait(timeout=300) == 0, last.stderr.read().decode()[-2000:]
+    last = start(killed, options, resume=True)
+    last.join(300)
+    assert last.exitcode == 0
     assert torch.equal(torch.load(killed / "final-0.pt"), torch.load(plain / "final-0.pt"))
     assert history(killed) == history(plain)
     by_step = {line["global_step"]: line for line in expected}

@@ -1,4 +1,4 @@
-"""One training run as a process of its own: ``python trl_worker.py FOLDER OPTIONS.json [resume]``.
+"""One recorded training run, for a process of its own (a fork, or ``torchrun trl_worker.py FOLDER OPTIONS.json``).
 
 Appends one JSON line per generation batch to ``FOLDER/steps-<rank>.jsonl`` as it happens (prompt ids, group sizes,
 decoded completions, advantages) and writes the final parameters to ``FOLDER/final-<rank>.pt``.
@@ -15,11 +15,12 @@ import torch
 from trl_runs import Recorder, make, parameters
 
 
-def main() -> None:
-    folder, options = Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text())
+def run(folder: Path, options: dict, resume: bool = False) -> None:
+    options = dict(options)
     kind = options.pop("kind")
     if sleep := options.pop("sleep", 0.0):
         options["reward_funcs"] = _slow_reward(sleep)
+    folder.mkdir(parents=True, exist_ok=True)
     trainer = make(kind, folder, **options)
     record = Recorder(trainer)
     rank = trainer.accelerator.process_index
@@ -43,7 +44,7 @@ def main() -> None:
         return output
 
     trainer._generate_and_score_completions = write
-    trainer.train(resume_from_checkpoint=True if "resume" in sys.argv[3:] else None)
+    trainer.train(resume_from_checkpoint=True if resume else None)
     torch.save(parameters(trainer), folder / f"final-{rank}.pt")
 
 
@@ -60,4 +61,4 @@ def _slow_reward(seconds: float):
 
 
 if __name__ == "__main__":
-    main()
+    run(Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text()), "resume" in sys.argv[3:])

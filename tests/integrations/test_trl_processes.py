@@ -1,0 +1,97 @@
+"""Two processes by torchrun (gloo): budget, advantages, gradient, resume."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("trl")
+import tiny
+import torch
+from trl_runs import expected_advantages, gold_of
+
+from viprl.integrations.history import parts, read_part
+
+pytestmark = pytest.mark.slow
+HERE = Path(__file__).parent
+
+
+def torchrun(folder, options, *flags, expect=0):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "options.json").write_text(json.dumps(options))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1] / "src")]),
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", f"--master_port={port}"]
+    command += [str(HERE / "trl_worker.py"), str(folder), str(folder / "options.json"), *flags]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
+    assert (done.returncode == 0) == (expect == 0), done.stderr[-3000:]
+    return done
+
+
+def lines(folder, rank):
+    return [json.loads(line) for line in (folder / f"steps-{rank}.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """Groups straddle the ranks: 12 rows each, window of two steps; saved inside the last window."""
+    folder = tmp_path_factory.mktemp("two")
+    options = {
+        "kind": "rloo", "per_device_train_batch_size": 6, "steps_per_generation": 2, "max_steps": 8,
+        "save_strategy": "steps", "save_steps": 5,
+    }  # fmt: skip
+    torchrun(folder, options)
+    return folder, options
+
+
+def test_advantages_by_hand(two):
+    folder, _ = two
+    ranks = [lines(folder, 0), lines(folder, 1)]
+    assert len(ranks[0]) == len(ranks[1]) == 4
+    gold = gold_of(tiny.dataset())
+    for a, b in zip(*ranks, strict=True):
+        shared = ("ids", "sizes", "rewards", "advantages")
+        assert [a[k] for k in shared] == [b[k] for k in shared]
+        rows = [tuple(row) for row in a["rows"] + b["rows"]]  # rank order is row order
+        assert len(a["rows"]) == len(b["rows"]) == 12 and sum(a["sizes"]) == 24
+        assert [x for _, _, x in rows] == pytest.approx(expected_advantages(rows, gold, "rloo"), abs=1e-6)
+    assert len({tuple(line["sizes"]) for line in ranks[0]}) > 1
+    rows = [row for path, _, _ in parts(folder / "history") for row in read_part(path)]
+    assert len(rows) == 24  # written once, not once per process
+
+
+def test_ranks_end_with_the_same_parameters(two):
+    folder, _ = two
+    assert torch.equal(torch.load(folder / "final-0.pt"), torch.load(folder / "final-1.pt"))
+
+
+def test_resume_of_two_processes(two, tmp_path):
+    import shutil
+
+    folder, options = two
+    shutil.copytree(folder / "checkpoint-5", tmp_path / "checkpoint-5")
+    assert {"viprl_window_0.pt", "viprl_window_1.pt"} <= {p.name for p in (tmp_path / "checkpoint-5").iterdir()}
+    torchrun(tmp_path, {**options, "save_strategy": "no"}, "resume")
+    for rank in (0, 1):
+        assert torch.equal(torch.load(tmp_path / f"final-{rank}.pt"), torch.load(folder / f"final-{rank}.pt"))
+        assert lines(tmp_path, rank) == lines(folder, rank)[3:]
+
+
+def test_an_error_on_the_main_process_ends_all(two, tmp_path):
+    """Rewards that the predictor refuses: every rank stops with the reason instead of waiting for ever."""
+    _, options = two
+    done = torchrun(tmp_path, {**options, "reward_values": [5.0, 6.0]}, expect=1)
+    assert done.stderr.count("for a predictor of success probabilities") >= 2
