@@ -13,6 +13,7 @@ from viprl.replay.readers.verl_dump import looks_like_verl, read_verl
 from viprl.replay.readers.visits import parquet_frame, read_visits
 
 FORMATS = ("history", "csv", "verl", "trl")
+INSIDE = ("viprl_history", "history", "completions")
 SUFFIXES = (".parquet", ".jsonl", ".csv", ".tsv", ".gz", ".json")
 
 
@@ -71,7 +72,8 @@ def log_files(path: Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise FileNotFoundError(f"no such file or folder: {path}")
-    for folder in (path, path / "completions", path / "history"):
+    # a run's output folder has much else beside its log: known places inside it come first
+    for folder in (*(path / name for name in INSIDE), path):
         found = sorted(p for p in folder.glob("*") if p.suffix in SUFFIXES and not p.name.startswith("."))
         if found:
             kinds = {p.suffix for p in found}

@@ -75,7 +75,8 @@ def read_trl(
         repeated = overlap(before, rows)
         report.drop("repeats of a generation that an earlier file holds", repeated)
         before = rows
-        steps.append(_add(table, frame.iloc[repeated:], reward, path, report))
+        steps.append(_number(path)[0])
+        _add(table, frame.iloc[repeated:], reward, path, report)
     log = table.visits(report, success_at=success_at, all_prompts=all_prompts)
     _notices(report, log, [s for s in steps if s >= 0])
     return log
@@ -89,13 +90,14 @@ def overlap(before: Sequence[Any], rows: Sequence[Any]) -> int:
     return 0
 
 
-def _add(table: RolloutTable, frame: Any, reward: str, path: Path, report: ReadReport) -> int:
-    """Adds the new rows of one file; returns its step, -1 where there are none."""
-    step = -1
+def _add(table: RolloutTable, frame: Any, reward: str, path: Path, report: ReadReport) -> None:
+    """Adds the new rows of one file."""
+    first_line = int(frame.index[0]) + 1 if len(frame) else 1
     rewards = frame[reward].to_numpy(dtype=object)
     numbers = frame["step"].to_numpy(dtype=object) if "step" in frame else [_number(path)[0]] * len(frame)
-    for line, (number, prompt, value) in enumerate(zip(numbers, frame["prompt"], rewards, strict=True), start=1):
-        line += report_offset(frame)
+    for line, (number, prompt, value) in enumerate(
+        zip(numbers, frame["prompt"], rewards, strict=True), start=first_line
+    ):
         if value is None or value != value:
             report.drop("the reward is missing")
             continue
@@ -109,12 +111,6 @@ def _add(table: RolloutTable, frame: Any, reward: str, path: Path, report: ReadR
             report.bad(path.name, line, "`prompt` is neither text nor messages" if text is None else "infinite reward")
             continue
         table.add(step, (path.name, table.hash_of(text)), text, points)
-    return step
-
-
-def report_offset(frame: Any) -> int:
-    """Rows of the file before this part of it."""
-    return int(frame.index[0]) if len(frame) else 0
 
 
 def _text(prompt: Any) -> Any:

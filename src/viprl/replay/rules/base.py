@@ -109,7 +109,7 @@ def proportional_sizes(weights: ArrayLike, budget: int, lower: ArrayLike, upper:
 
 def _fill(w: FloatArray, budget: int, low: NDArray[np.int64], high: NDArray[np.int64]) -> FloatArray:
     """clip(t w, low, high) summing to the budget, by bisection on log t."""
-    left, right = np.log(max(budget, 1) * 1e-6 / w.max()), np.log(float(high.max()) / w.min() * 2)
+    left, right = np.log(max(budget, 1) * 1e-6 / w.max()), np.log(max(float(high.max()), 1.0) / w.min() * 2)
     for _ in range(100):
         middle = (left + right) / 2
         if np.clip(np.exp(middle) * w, low, high).sum() > budget:

@@ -23,8 +23,8 @@ class PromptPool:
         group_size: mean rollouts of a prompt; the budget of a step is batch * group_size.
         epochs: passes over the pool; each is reported on its own.
         draws: "reference": one stream of random numbers for orders and rollouts, so a seed gives the published
-            figures, but the later epochs' orders differ between rules. "common": the same orders for every rule, which
-            makes paired comparisons sharper.
+            figures; after empty or very large groups the later orders differ between rules. "common": the same orders
+            for every rule, which keeps paired comparisons sharp then too.
     """
 
     best_name = "oracle"
