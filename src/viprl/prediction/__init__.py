@@ -5,6 +5,7 @@ from viprl.prediction.baselines import DiscountedBeta, GlobalMean, LastRate
 from viprl.prediction.calibrated import CalibratedPredictor
 from viprl.prediction.gaussian_process import GaussianProcessPredictor
 from viprl.prediction.recent import MovingAverage, Ridge
+from viprl.prediction.reward_variance import RewardVariancePredictor
 
 __all__ = [
     "CalibratedPredictor",
@@ -15,5 +16,6 @@ __all__ = [
     "MovingAverage",
     "Prediction",
     "Predictor",
+    "RewardVariancePredictor",
     "Ridge",
 ]

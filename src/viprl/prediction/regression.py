@@ -1,10 +1,9 @@
-"""Online Bayesian logistic regression of the success rate, with the precision of each feature block learned.
+"""Online Bayesian regression of what prompts' outcomes have in common, with learned precisions of feature blocks.
 
-Notation: F features, B prompts in the batch. Model: rate_i has mean m_i = sigmoid(x_i w) and variance
-m_i (1 - m_i) (rho + (1 - rho) / n_i): binomial noise around prompts that differ among themselves with intra-class
-correlation rho (quasi-likelihood). w ~ Normal(w0, diag(1 / alpha)), one alpha a block. Each prompt enters once, with
-its latest rate, linearised at its prediction (one Fisher-scoring step); alpha follows MacKay's fixed point of the
-evidence under a Gamma prior, rho the moments of the prediction errors on prompts never seen before.
+Notation: F features, B prompts in the batch. w ~ Normal(w0, diag(1 / alpha)), one alpha a block of features. Each
+prompt enters once, with its latest outcome, linearised at its prediction (one Fisher-scoring step). alpha follows
+MacKay's fixed point of the evidence (Neural Computation 4, 1992) under a Gamma prior; how much prompts differ beyond
+what features say is learned from the prediction errors on prompts never seen before.
 """
 
 from __future__ import annotations
@@ -34,29 +33,32 @@ class Linear(NamedTuple):
         return np.asarray(special.expit(self.mean / np.sqrt(1 + np.pi / 8 * self.variance)), np.float64)
 
 
-class GroupedLogistic:
-    """State of the regression. ``weights`` and ``factor`` are the posterior for the current alpha.
+class GroupedRegression:
+    """The Gaussian core: posterior of w given working observations.
 
     Args:
         groups: name -> columns of each block; column 0 is the intercept.
         width: F.
-        start: prior mean of the rate.
+        start: prior mean of the intercept, on the scale of the linear predictor.
+        moments: (value, weight) that the moment estimate of the prompts' spread starts from.
     """
 
-    def __init__(self, groups: Mapping[str, slice], width: int, start: float) -> None:
+    def __init__(self, groups: Mapping[str, slice], width: int, start: float, moments: tuple[float, float]) -> None:
         self._groups = dict(groups)
         self._origin = np.zeros(width)
-        self._origin[0] = special.logit(start)
+        self._origin[0] = start
         self.alpha = np.full(len(groups), PRECISION_MODE)
         self.information = np.zeros((width, width))
         self.pull = np.zeros(width)
-        self.correlation_sums = np.array([CORRELATION * CORRELATION_WEIGHT, CORRELATION_WEIGHT])
-        self.weights = self._origin.copy()
+        self.moments = np.array([moments[0] * moments[1], moments[1]])
         self._refit()
 
-    @property
-    def correlation(self) -> float:
-        return float(np.clip(self.correlation_sums[0] / self.correlation_sums[1], 0.02, 0.98))
+    def ratio(self, low: float, high: float) -> float:
+        """The moment estimate, cut to [low, high]."""
+        return float(np.clip(self.moments[0] / self.moments[1], low, high))
+
+    def add_moments(self, found: float, weight: float) -> None:
+        self.moments += np.array([found, weight])
 
     def predict(self, x: FloatArray) -> Linear:
         """Linear predictor of features x (B, F)."""
@@ -70,19 +72,6 @@ class GroupedLogistic:
             linear.mean - leverage / (1 - leverage) * (target - linear.mean) * (weight > 0),
             linear.variance / (1 - leverage),
         )
-
-    def linearise(self, linear: Linear, rate: FloatArray, rollouts: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Weight (B,) and target (B,) of the working observations."""
-        m = np.clip(special.expit(linear.mean), EDGE, 1 - EDGE)
-        slope = m * (1 - m)
-        rho = self.correlation
-        return slope / (rho + (1 - rho) / rollouts), special.logit(m) + (rate - m) / slope
-
-    def learn_correlation(self, linear: Linear, rate: FloatArray, rollouts: FloatArray) -> None:
-        """Moments of the errors on prompts that were new: E (rate - m)^2 / (m (1 - m)) = rho + (1 - rho) / n."""
-        m = np.clip(linear.rate(), EDGE, 1 - EDGE)
-        excess = (rate - m) ** 2 / (m * (1 - m)) - 1 / rollouts
-        self.correlation_sums += np.array([excess.sum(), (1 - 1 / rollouts).sum()])
 
     def learn(self, x: FloatArray, weight: FloatArray, pull: FloatArray) -> None:
         """Add working observations: weight (B,) and weight * target (B,), as changes to what a prompt gave before."""
@@ -117,10 +106,38 @@ class GroupedLogistic:
             "alpha": self.alpha.copy(),
             "information": self.information.copy(),
             "pull": self.pull.copy(),
-            "correlation_sums": self.correlation_sums.copy(),
+            "moments": self.moments.copy(),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
         for name in self.state():
             setattr(self, name, np.array(state[name], np.float64))
         self._refit()
+
+
+class GroupedLogistic(GroupedRegression):
+    """Logistic regression of the success rate.
+
+    Quasi-likelihood: a rate of n rollouts has mean m = sigmoid(x w) and variance m (1 - m) (rho + (1 - rho) / n):
+    binomial noise around prompts that differ among themselves with intra-class correlation rho.
+    """
+
+    def __init__(self, groups: Mapping[str, slice], width: int, start: float) -> None:
+        super().__init__(groups, width, float(special.logit(start)), (CORRELATION, CORRELATION_WEIGHT))
+
+    @property
+    def correlation(self) -> float:
+        return self.ratio(0.02, 0.98)
+
+    def linearise(self, linear: Linear, rate: FloatArray, rollouts: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Weight (B,) and target (B,) of the working observations."""
+        m = np.clip(special.expit(linear.mean), EDGE, 1 - EDGE)
+        slope = m * (1 - m)
+        rho = self.correlation
+        return slope / (rho + (1 - rho) / rollouts), special.logit(m) + (rate - m) / slope
+
+    def learn_correlation(self, linear: Linear, rate: FloatArray, rollouts: FloatArray) -> None:
+        """Moments of the errors on prompts that were new: E (rate - m)^2 / (m (1 - m)) = rho + (1 - rho) / n."""
+        m = np.clip(linear.rate(), EDGE, 1 - EDGE)
+        excess = (rate - m) ** 2 / (m * (1 - m)) - 1 / rollouts
+        self.add_moments(float(excess.sum()), float((1 - 1 / rollouts).sum()))
