@@ -28,6 +28,7 @@ from viprl.prediction import (
     MovingAverage,
     Prediction,
     Predictor,
+    RewardVariancePredictor,
     Ridge,
 )
 from viprl.variance import GRPO, RLOO, DrGRPO, VarianceModel
@@ -66,6 +67,7 @@ __all__ = [
     "Prediction",
     "Predictor",
     "RestoreReport",
+    "RewardVariancePredictor",
     "Ridge",
     "RolloutAllocator",
     "Uniform",
