@@ -48,6 +48,8 @@ class AdaptiveTrainerSync(PPOTrainerSync):
     trainer_mode = property(lambda self: "sync", lambda self, value: None)
 
     def __init__(self, config: DictConfig) -> None:
+        if logger.level == logging.NOTSET:  # verl's root logger shows warnings alone; its modules set their own level
+            logger.setLevel(os.getenv("VERL_LOGGING_LEVEL", "INFO"))
         self.settings = check_config(config)
         agent = config.actor_rollout_ref.rollout.agent
         if not agent.get("agent_loop_manager_class"):
