@@ -1,4 +1,4 @@
-"""The figures of three simple predictors on the recorded log and pool, to the digits that an independent script printed.
+"""Figures of three simple predictors on the recorded log and pool, to the digits that an independent script prints.
 
 That script (plain numpy, its own heap allocation) shares no code with the package; its output is quoted here.
 """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -43,7 +45,7 @@ def test_proportional_sizes_keep_budget_and_bounds(weights, low, width, share):
     assert sizes.sum() == budget and sizes.min() >= low and sizes.max() <= high
     inner = (sizes > low) & (sizes < high)
     order = np.argsort(weights, kind="stable")
-    assert all(sizes[a] <= sizes[b] + 1 for a, b in zip(order, order[1:], strict=False))
+    assert all(sizes[a] <= sizes[b] + 1 for a, b in itertools.pairwise(order))
     if inner.sum() > 1 and min(np.array(weights)[inner]) > 0.5:
         ratio = sizes[inner] / np.array(weights)[inner]
         assert (np.abs(sizes[inner] - np.array(weights)[inner] * np.median(ratio)) <= 2.5).all()

@@ -118,7 +118,7 @@ def test_a_seed_gives_the_same_pool(draws):
     pool = PromptPool([str(q) for q in range(40)], np.linspace(0, 1, 40), batch=10, draws=draws)
     runs = [[(s.rows.tolist(), s.learn(np.full(10, 8))[0].tolist()) for s in pool.run(seed)] for seed in (1, 1, 2)]
     assert runs[0] == runs[1] != runs[2]
-    assert sorted(sum((rows for rows, _ in runs[0][:4]), [])) == list(range(40))
+    assert sorted(q for rows, _ in runs[0][:4] for q in rows) == list(range(40))
 
 
 def test_common_draws_give_every_rule_the_same_order():

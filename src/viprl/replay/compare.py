@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import multiprocessing
 import os
-import signal
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -27,8 +24,10 @@ from viprl.replay.rules import Setting
 from viprl.replay.run import replay
 from viprl.replay.store import load_trace, save_trace
 from viprl.replay.trace import Trace
+from viprl.replay.workers import WorkerPool
 from viprl.replay.worlds import World
 
+SLOW = ("gp", "ridge", "guard", "calibrated")
 Progress = Callable[[int, int, str], None]  # steps done, steps in all, what has just finished
 
 
@@ -48,15 +47,6 @@ class Comparison:
     traces: dict[tuple[str, int], Trace] = field(default_factory=dict)
     interrupted: bool = False
     failures: dict[str, str] = field(default_factory=dict)
-
-
-class _Shared:
-    """What a worker process holds; filled when it starts."""
-
-    world: World
-    prompts: Prompts
-    setting: Setting
-    counter: Any = None
 
 
 def compare(
@@ -158,31 +148,20 @@ def _run_parallel(
     total: int,
     result: Comparison,
 ) -> None:
-    context = multiprocessing.get_context("fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn")
-    counter = context.Value("q", 0)
     # slow rules first, so that no long task is left alone at the end
-    ordered = sorted(
-        tasks, key=lambda task: not any(word in task[0] for word in ("gp", "ridge", "guard", "calibrated"))
-    )
-    with ProcessPoolExecutor(
-        jobs, mp_context=context, initializer=_start_worker, initargs=(*arguments, counter)
-    ) as pool:
-        futures: dict[Future[Trace], tuple[str, int]] = {pool.submit(_worker_task, task): task for task in ordered}
-        try:
-            pending = set(futures)
-            while pending:
-                done, pending = wait(pending, timeout=0.25, return_when=FIRST_COMPLETED)
-                for future in done:
-                    with _failure(result, futures[future]):
-                        keep(futures[future], future.result())
-                if progress is not None:
-                    last = next(iter(done), None)
-                    progress(min(counter.value, total), total, "" if last is None else futures[last][0])
-        except KeyboardInterrupt:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in list(getattr(pool, "_processes", {}).values()):
-                process.terminate()
-            raise
+    waiting = sorted(tasks, key=lambda task: not any(word in task[0] for word in SLOW))
+    with WorkerPool(jobs, partial(_work, *arguments)) as pool:
+        for task, answer in pool.run(waiting):
+            if isinstance(answer, Trace):
+                keep(task, answer)
+            elif answer is not None:
+                result.failures[task[0]] = answer
+            if progress is not None:
+                progress(min(pool.counter.value, total), total, "" if answer is None else task[0])
+
+
+def _work(world: World, prompts: Prompts, setting: Setting, task: tuple[str, int], count: Callable[[], None]) -> Trace:
+    return _replay_task(task, world, prompts, setting, count)
 
 
 @contextmanager
@@ -192,23 +171,6 @@ def _failure(result: Comparison, task: tuple[str, int]) -> Iterator[None]:
         yield
     except Exception as error:
         result.failures[task[0]] = f"{type(error).__name__}: {error}"
-
-
-def _start_worker(world: World, prompts: Prompts, setting: Setting, counter: Any) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    with suppress(ImportError):
-        from threadpoolctl import threadpool_limits
-
-        threadpool_limits(1)  # one process a core: more threads would only fight
-    _Shared.world, _Shared.prompts, _Shared.setting, _Shared.counter = world, prompts, setting, counter
-
-
-def _worker_task(task: tuple[str, int]) -> Trace:
-    def step() -> None:
-        with _Shared.counter.get_lock():
-            _Shared.counter.value += 1
-
-    return _replay_task(task, _Shared.world, _Shared.prompts, _Shared.setting, step)
 
 
 def _replay_task(

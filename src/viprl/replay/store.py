@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +41,7 @@ def load_trace(path: Path) -> Trace | None:
             trace.losses = {kind: {name: data[f"loss/{kind}/{name}"] for name in LOSSES} for kind in KINDS}
             trace.reliability = data["reliability"]
             trace.spending = {phase: data[f"spending/{phase}"] for phase in dict.fromkeys(trace.phases)}
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile):
+    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error):
         return None
     trace.finished = True
     return trace

@@ -68,7 +68,8 @@ def _series(ax: Any, summary: Summary, shown: list[str]) -> None:
     ax.axhline(1.0, color="#57606a", lw=1, ls="--")
     ax.set_xlabel("training step")
     ax.set_title("Gradient variance over the run, relative to uniform", fontsize=10)
-    ax.legend(fontsize=8)
+    if shown:
+        ax.legend(fontsize=8)
 
 
 def _spending(ax: Any, summary: Summary, shown: list[str]) -> None:
@@ -77,7 +78,7 @@ def _spending(ax: Any, summary: Summary, shown: list[str]) -> None:
         table = summary.spending[rule]
         used = table[:, 0] > 0
         ax.plot(middles[used], table[used, 1] / table[used, 0], color=colour, lw=1.8, label=label(rule))
-    table = summary.spending["uniform" if "uniform" in summary.spending else shown[0]]
+    table = summary.spending["uniform" if "uniform" in summary.spending else next(iter(summary.spending))]
     used = table[:, 0] > 0
     name = f"best allocation ({summary.best_name})"
     ax.plot(middles[used], table[used, 2] / table[used, 0], "k:", lw=2, label=name)
