@@ -14,6 +14,7 @@ from viprl.errors import ConfigurationError, MissingDependencyError
 from viprl.evaluation.completions import Problem, gather, read_completions
 from viprl.evaluation.measure import measure
 from viprl.evaluation.recording import RecordedTask
+from viprl.tasks.search import command as search
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -38,15 +39,18 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--json", action="store_true", help="print JSON")
     model = parser.add_argument_group("a model instead of a file")
     model.add_argument("--model", help="path or hub id; 'tiny' for a task that brings its own")
-    model.add_argument("--task", help="arithmetic, math, reasoning_gym/<data set>")
+    model.add_argument("--task", help="arithmetic, math, reasoning_gym/<data set>, or a search task")
     model.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the task")
     model.add_argument("--samples", type=int, default=4, help="completions a problem, at temperature 1")
     model.add_argument("--batch-size", type=int, default=64)
     model.add_argument("--save", help="write the completions here (JSONL)")
+    search.add_arguments(parser)
     parser.set_defaults(run=run_evaluate)
 
 
 def run_evaluate(args: argparse.Namespace) -> int:
+    if args.task in search.TASKS:
+        return search.run(args)
     ks = [int(k) for k in args.k.split(",")] if args.k else []
     if (args.file is None) == (args.model is None):
         raise ConfigurationError("give either a file of completions or --model with --task")

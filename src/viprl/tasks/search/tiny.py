@@ -73,9 +73,9 @@ def build_tokenizer(world: FactWorld) -> Any:
 def build_model(tokenizer: Any, *, layers: int = 2, hidden: int = 64, seed: int = 0) -> Any:
     """A Llama with tied embeddings (about 0.15 million parameters by default) that starts out inclined to copy.
 
-    Answering means copying names out of results. From a plain initialisation models of this size take thousands of steps
-    to discover that; with value and output projections near multiples of the identity (what a head attends to, it adds to
-    its prediction) and larger embeddings it takes about a hundred.
+    Answering means copying names out of results. From a plain initialisation models of this size need many hundreds of
+    steps to discover that; with value and output projections near multiples of the identity (what a head attends to, it
+    adds to its prediction) and larger embeddings it takes about a hundred.
     """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -175,6 +175,8 @@ def supervise(
     import torch
     from torch.nn.functional import cross_entropy
 
+    if not steps:
+        return
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min(1.0, (s + 1) / 30) * max(0.2, 1 - s / steps))
     model.train()
