@@ -62,8 +62,8 @@ class AdaptiveFields:
     embedding_model: str = field(
         default="none",
         metadata={
-            "help": "Prompt embeddings for the predictor: 'none', 'packaged' (all-MiniLM-L6-v2 from a wheel), or the "
-            "path or hub id of a sentence-transformers model."
+            "help": "Prompt embeddings for the predictor beside the text statistics that it computes itself: 'none', "
+            "'packaged' (all-MiniLM-L6-v2 from a wheel), or the path or hub id of a sentence-transformers model."
         },
     )
     embedding_cache: str | None = field(default=None, metadata={"help": "Folder that keeps embeddings between runs."})

@@ -57,6 +57,8 @@ class ResumableMixin:
         epochs, steps = super()._init_training_state(*args, **kwargs)  # type: ignore[misc]
         checkpoint = kwargs.get("resume_from_checkpoint", args[3] if len(args) > 3 else None)
         if checkpoint is not None:
+            if not hasattr(self.train_dataset, "__len__") and not self.args.ignore_data_skip:
+                epochs, steps = resume.stream_position(Path(checkpoint), self.args.gradient_accumulation_steps)
             self._restore(Path(checkpoint), epochs)
         if self.history is not None:
             if self.allocator.step == 0 and parts(self.history.folder):

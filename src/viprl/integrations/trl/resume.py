@@ -110,7 +110,7 @@ def load_window(folder: str | Path, rank: int, device: torch.device) -> list[dic
     """
     path = _window_path(folder, rank)
     try:
-        saved = torch.load(path, map_location=device, weights_only=True)
+        saved = torch.load(path, map_location="cpu", weights_only=True)
         version, buffered = saved["format"], saved["buffered"]
     except Exception as error:  # torch.load raises many kinds for damaged files
         raise CheckpointError(
@@ -118,8 +118,9 @@ def load_window(folder: str | Path, rank: int, device: torch.device) -> list[dic
         ) from error
     if version != FORMAT:
         raise CheckpointError(f"window format {FORMAT} must hold, but {path} has format {version}")
-    rollouts: list[dict[str, Any]] | None = buffered
-    return rollouts
+    if buffered is None:
+        return None
+    return [{k: v.to(device) if torch.is_tensor(v) else v for k, v in batch.items()} for batch in buffered]
 
 
 def skip_epochs(sampler: Any, epochs: int) -> None:
@@ -127,6 +128,18 @@ def skip_epochs(sampler: Any, epochs: int) -> None:
     if getattr(sampler, "shuffle", False):
         for _ in range(epochs):
             torch.randperm(sampler.num_samples, generator=sampler.generator)
+
+
+def stream_position(checkpoint: Path, accumulation_steps: int) -> tuple[int, int]:
+    """Passes over a stream that are complete, and batches of the next one.
+
+    The length of a stream is not known: transformers counts all batches of the run as one epoch, yet starts a new one
+    whenever the stream ends. Its own resume takes the whole count for batches of the first pass; the trainer state's
+    fractional epoch has both numbers.
+    """
+    saved = json.loads((checkpoint / TRAINER_STATE).read_text(encoding="utf-8"))
+    passes = int(saved["epoch"] or 0.0)
+    return passes, round((saved["epoch"] - passes) * saved["max_steps"] * accumulation_steps)
 
 
 def _window_path(folder: str | Path, rank: int) -> Path:

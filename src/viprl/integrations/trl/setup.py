@@ -57,8 +57,7 @@ def build_allocator(
 
     Args:
         args: an AdaptiveGRPOConfig or AdaptiveRLOOConfig.
-        dataset: the training set, or a stream (then ``predictor`` must be an object that takes new ids, or one of the
-            named ones that keep counts only).
+        dataset: the training set, or a stream, whose prompts become known as they come.
         rule: how rows are named.
         predictor, policy: objects instead of the config's names.
 
@@ -87,38 +86,41 @@ def _policy(name: str) -> Any:
 
 
 def _predictor(args: Any, dataset: Any, rule: PromptIdRule) -> Any:
+    learning = {  # from texts, embeddings and side information; on a stream from own history alone
+        "calibrated": prediction.CalibratedPredictor,
+        "reward_variance": prediction.RewardVariancePredictor,
+    }
     counting = {
         "discounted_beta": prediction.DiscountedBeta,
         "last_rate": prediction.LastRate,
         "global_mean": prediction.GlobalMean,
         "moving_average": prediction.MovingAverage,
     }
+    name = args.predictor
     if not hasattr(dataset, "__len__"):
-        if args.predictor not in counting:
+        if name not in {**learning, **counting} or args.embedding_model != "none" or args.side_information:
             raise ConfigurationError(
-                f"a streaming data set needs a predictor that takes new prompts, but got {args.predictor!r}; use one "
-                f"of {sorted(counting)}, or give the trainer a `predictor` object"
+                "a streaming data set needs a predictor that takes new prompts, without embeddings and side "
+                f"information, but got predictor={name!r}, embedding_model={args.embedding_model!r}, side_information="
+                f"{args.side_information}; use one of {sorted({**learning, **counting})}, or give the trainer an object"
             )
-        return counting[args.predictor]()
+        return {**learning, **counting}[name]()
     first_rows = _first_rows(dataset, rule)
-    ids = list(first_rows)
-    if args.predictor in counting:
-        return counting[args.predictor](ids)
-    prompts = [dataset[row]["prompt"] for row in first_rows.values()] if args.embedding_model != "none" else []
-    embeddings = _embeddings(args, prompts)
-    if args.predictor == "calibrated":
-        side = _side_information(args.side_information or (), dataset, list(first_rows.values()))
-        return prediction.CalibratedPredictor(embeddings, prompt_ids=ids, side_information=side or None)
+    ids, rows = list(first_rows), list(first_rows.values())
+    if name in counting:
+        return counting[name](ids)
+    prompts = dataset["prompt"]
+    texts = [plain_text(prompts[row]) for row in rows]
+    embeddings = _embeddings(args, texts)
+    if name in learning:
+        side = _side_information(args.side_information or (), dataset, rows) or None
+        return learning[name](embeddings, prompt_ids=ids, texts=texts, side_information=side)
     if embeddings is None:
         raise ConfigurationError(
-            f"predictor={args.predictor!r} needs embeddings, but got embedding_model='none'; use 'packaged' or a model"
+            f"predictor={name!r} needs embeddings, but got embedding_model='none'; use 'packaged' or a model"
         )
-    classes = {
-        "ridge": "Ridge",
-        "gaussian_process": "GaussianProcessPredictor",
-        "reward_variance": "RewardVariancePredictor",
-    }
-    return getattr(prediction, classes[args.predictor])(embeddings, prompt_ids=ids)
+    kernel = {"ridge": prediction.Ridge, "gaussian_process": prediction.GaussianProcessPredictor}
+    return kernel[name](embeddings, prompt_ids=ids)
 
 
 def _first_rows(dataset: Any, rule: PromptIdRule) -> dict[str, int]:
@@ -132,12 +134,11 @@ def _first_rows(dataset: Any, rule: PromptIdRule) -> dict[str, int]:
     return first
 
 
-def _embeddings(args: Any, prompts: Sequence[Any]) -> NDArray[np.float32] | None:
+def _embeddings(args: Any, texts: Sequence[str]) -> NDArray[np.float32] | None:
     if args.embedding_model == "none":
         return None
     from viprl.embeddings import embed
 
-    texts = [plain_text(prompt) for prompt in prompts]
     vectors: NDArray[np.float32] = embed(texts, model=args.embedding_model, cache_dir=args.embedding_cache)
     return vectors
 
