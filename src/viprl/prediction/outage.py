@@ -15,7 +15,7 @@ from scipy import special
 from viprl.prediction.base import BoolArray, FloatArray
 
 SHARES = (0.5, 0.8, 0.95, 1.0)
-PRIOR = 1e-4  # of a step being broken
+PRIOR = 1e-6  # of a step being broken
 NEW_WEIGHT = 0.25  # of a new prompt's evidence: prompts of one step may be alike in ways the features do not show
 
 

@@ -23,7 +23,7 @@ BASE_PRIOR = (0.3, 0.45)
 BASE_WEIGHT = 20.0  # the base prior counts like this many prompts
 KNOT_WEIGHT = 20.0  # at each knot the shared shape counts like this many prompts
 MEMORY = 4096.0  # prompts over which the learned distribution averages
-TILT_LIMIT, TILTS = 80.0, 161
+TILT_LIMIT, TILTS = 400.0, 161
 
 
 class PromptDistribution:
