@@ -25,5 +25,5 @@ fi
 
 export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 PYTHONWARNINGS=ignore
 "$ENV/bin/viprl" doctor verl
-if [[ $# == 0 ]]; then set -- tests/integrations/verl tests/verl_cpu; fi
+if [[ $# == 0 ]]; then set -- tests/integrations/verl tests/verl_cpu tests/tasks/search/test_verl.py; fi
 exec "$ENV/bin/python" -m pytest "$@"
