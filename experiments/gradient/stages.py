@@ -1,7 +1,7 @@
-"""The arithmetic model at three stages of training. ``python stages.py`` builds and caches the warm starts.
+"""Warm starts of the arithmetic model. ``python stages.py`` builds and caches them.
 
-early: 800 clean steps, errs everywhere; noisy: the task's warm start, whose success rates are spread by an erring
-teacher; late: 1,600 clean steps, right on most short sums.
+early: 800 clean steps, errs everywhere; noisy: the task's own warm start, whose success rates are spread by an erring
+teacher. The third stage is the second after reinforcement learning (arithmetic_history.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ CLEAN = {"teacher_steps": 1, "teacher_learning_rate": 1e-12}
 STAGES = {
     "early": WarmStart(clean_steps=800, **CLEAN),
     "noisy": WarmStart(),
-    "late": WarmStart(clean_steps=1600, **CLEAN),
 }
 
 

@@ -17,15 +17,14 @@ from viprl.diagnose import hypotheses
 from viprl.diagnose.hypotheses import TestResult
 from viprl.errors import InvalidInputError
 from viprl.gradient.comparison import KnownMoments, oracle_sizes, pool_constants, ratio_and_error
+from viprl.gradient.learned import learn_from_pools, posterior
 from viprl.gradient.moments import variance_curve
 from viprl.gradient.pool import PromptPool
 from viprl.prediction.base import Prediction
-from viprl.variance.outcome_moments import OutcomeMoments
 
 FloatArray = NDArray[np.float64]
 MIN_ROLLOUTS = 12
 MIN_PROMPTS = 5
-VISIT, BATCH = 4, 16  # rollouts of a prompt, and prompts, in one imagined step
 
 
 @dataclass(frozen=True)
@@ -153,7 +152,8 @@ def _ratios(
         uniform = Uniform().allocate(point, model=KnownMoments(p, p, estimator), **options)
         reference = variance_curve(v1, v2, uniform, estimator)
         constants = {name: (w, w) for name, w in _weights(seen, aggregation).items()}
-        constants["learned"] = _learned(seen, aggregation, estimator)
+        model = learn_from_pools(seen, aggregation=aggregation, estimator=estimator)
+        constants["learned"] = model.constants(posterior(seen), [p.prompt_id for p in seen])
         constants["own variance"] = pool_constants(seen, aggregation)
         for name, own in constants.items():
             sizes = oracle_sizes(*own, budget, low, high, estimator)
@@ -163,28 +163,6 @@ def _ratios(
         numerator, denominator = (sum(x[i] for x in pairs) for i in (0, 1))
         found[name] = Ratio(*ratio_and_error(np.asarray(numerator), np.asarray(denominator)))
     return found
-
-
-def _posterior(pools: Sequence[PromptPool]) -> Prediction:
-    """Of each prompt's success probability from its rollouts, with Jeffreys' prior."""
-    k = np.array([p.rewards.sum() for p in pools])
-    n = np.array([len(p.rewards) for p in pools], dtype=np.float64)
-    return Prediction.beta(k + 0.5, n - k + 0.5)
-
-
-def _learned(pools: Sequence[PromptPool], aggregation: str, estimator: str) -> tuple[FloatArray, FloatArray]:
-    """(V1, V2) by ``OutcomeMoments`` that saw the rollouts as training would have: in small steps."""
-    model = OutcomeMoments(estimator=estimator, keep=1.0, keep_visit=1.0)
-    for visit in range(min(len(p.rewards) for p in pools) // VISIT):
-        part = slice(visit * VISIT, (visit + 1) * VISIT)
-        for start in range(0, len(pools), BATCH):
-            own = pools[start : start + BATCH]
-            past = _posterior([p.part(np.arange(visit * VISIT)) for p in own])
-            rewards = np.concatenate([p.rewards[part] for p in own])
-            z = np.concatenate([p.norms(aggregation)[part] ** 2 for p in own])
-            model.observe([p.prompt_id for p in own], past, np.full(len(own), VISIT), rewards, z)
-    ids = [p.prompt_id for p in pools]
-    return model.constants(_posterior(pools), ids)
 
 
 def _weights(pools: Sequence[PromptPool], aggregation: str) -> dict[str, FloatArray]:
@@ -200,7 +178,7 @@ def _weights(pools: Sequence[PromptPool], aggregation: str) -> dict[str, FloatAr
             result.append(p * (1 - p) ** 2 * plus + p**2 * (1 - p) * minus)
         return np.array(result)
 
-    spread = _posterior(pools).bernoulli_variance
+    spread = posterior(pools).bernoulli_variance
     found = {
         "formula": spread,
         "unequal sigma": spread * np.array([(p.norms(aggregation) ** 2).mean() for p in pools]),
