@@ -91,7 +91,12 @@ def test_repeated_ids_add_up_in_any_order(triples, random):
 
 @pytest.mark.parametrize(
     ("successes", "rollouts", "rule"),
-    [([9], [8], "0 <= successes <= rollouts"), ([np.nan], [8], "finite"), ([1, 1], [8, 8], "shape"), ([-1], [8], "0 <=")],
+    [
+        ([9], [8], "0 <= successes <= rollouts"),
+        ([np.nan], [8], "finite"),
+        ([1, 1], [8, 8], "shape"),
+        ([-1], [8], "0 <="),
+    ],
 )
 def test_impossible_counts_are_refused_and_leave_no_trace(successes, rollouts, rule):
     predictor = DiscountedBeta()
