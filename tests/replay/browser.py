@@ -39,7 +39,7 @@ class Browser:
         self._read, write_out = os.pipe()
         command = [executable, *FLAGS, f"--user-data-dir={self._profile.name}", "about:blank"]
         self._process = subprocess.Popen(
-            ["sh", "-c", f'exec "$@" 3<&{read_in} 4>&{write_out}', "sh", *command],
+            ["bash", "-c", f'exec "$@" 3<&{read_in} 4>&{write_out}', "bash", *command],
             pass_fds=(read_in, write_out),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -28,7 +28,7 @@ class Axes:
         *,
         label: str,
         left: int = 46,
-        bottom: int = 40,
+        bottom: int = 46,
         top: int = 10,
         right: int = 26,
     ) -> None:
@@ -55,7 +55,7 @@ class Axes:
         for value, text in x_ticks:
             x0, y0 = self.at(value, self.y[0])
             self.parts.append(f'<line class="axis" x1="{x0}" y1="{y0}" x2="{x0}" y2="{y0 + 4}"/>')
-            self.parts.append(f'<text class="tick" x="{x0}" y="{y0 + 17}" text-anchor="middle">{escape(text)}</text>')
+            self.parts.append(f'<text class="tick" x="{x0}" y="{y0 + 20}" text-anchor="middle">{escape(text)}</text>')
         x0, y0 = self.at(self.x[0], self.y[0])
         x1, _ = self.at(self.x[1], self.y[0])
         self.parts.append(f'<line class="axis" x1="{x0}" y1="{y0}" x2="{x1}" y2="{y0}"/>')
