@@ -14,7 +14,7 @@ from viprl.tasks.warm_start import WarmStart, cached_warm_start
 CLEAN = {"teacher_steps": 1, "teacher_learning_rate": 1e-12}
 STAGES = {
     "early": WarmStart(clean_steps=800, **CLEAN),
-    "noisy": WarmStart(),
+    "noisy": WarmStart(clean_steps=1600, teacher_steps=250),
 }
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import shutil
 import time
 from pathlib import Path
 
@@ -100,7 +99,7 @@ def main() -> None:
     parser.add_argument("--eval-every", type=int, default=25)
     parser.add_argument("--eval-samples", type=int, default=4)
     parser.add_argument("--cache", default=None)
-    parser.add_argument("--work", type=Path, default=Path("runs/learning"), help="folder of the runs; may be deleted")
+    parser.add_argument("--work", type=Path, default=Path("runs/learning"), help="folder of the runs")
     parser.add_argument("--results", type=Path, default=HERE / "results", help="one JSON file for each cell")
     args = parser.parse_args()
     args.results.mkdir(parents=True, exist_ok=True)
@@ -113,7 +112,6 @@ def main() -> None:
                 config = cell_config(estimator, policy, seed, args)
                 result = run_cell(config)
                 target.write_text(json.dumps(result) + "\n", encoding="utf-8")
-                shutil.rmtree(config.output)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Parts of the job that need no training: output folder, metrics file, progress, errors."""
+"""Parts of the job that need no training: output folder, metrics file, progress."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 
 pytest.importorskip("trl")
 
-from viprl.cli import main
 from viprl.errors import ConfigurationError
 from viprl.training import load_config
 from viprl.training.callbacks import MetricsFile
@@ -49,18 +48,3 @@ def test_plain_progress_prints_a_few_lines(capsys):
         "stage: 100 steps",
         *(f"stage: {n}/100" for n in (25, 50, 75, 100)),
     ]
-
-
-def test_errors_are_one_line(write_config, capsys):
-    assert main(["train", str(write_config()), "polcy=vip"]) == 2
-    said = capsys.readouterr().err
-    assert (
-        said.startswith("viprl train: every key must be one that is known, but got 'polcy'") and said.count("\n") == 1
-    )
-    assert main(["train", str(write_config()), "task=no_such_task"]) == 2
-
-
-def test_tiny_needs_a_task_with_a_model(write_config, capsys):
-    path = write_config(task={"name": "reasoning_gym/chain_sum", "train_size": 8, "test_size": 4})
-    assert main(["train", str(path)]) == 2
-    assert "`model: tiny` needs a task that brings its own model" in capsys.readouterr().err

@@ -23,14 +23,17 @@ Log = Callable[[int, int, float], None]  # (step, steps, loss)
 
 @dataclass(frozen=True)
 class WarmStart:
-    """The recipe. First steps on correct sums, then a few that imitate the erring teacher."""
+    """The recipe: steps on correct sums, stopped early, then (by default none) steps that imitate an erring teacher.
+
+    The default leaves success rates all over (0, 1): a third of the sampled answers are right, short sums more often.
+    """
 
     layers: int = 3
     hidden: int = 128
     additions: int = 8000
-    clean_steps: int = 900
+    clean_steps: int = 800
     clean_learning_rate: float = 2e-3
-    teacher_steps: int = 150
+    teacher_steps: int = 0
     teacher_learning_rate: float = 1e-3
     batch_size: int = 128
     seed: int = 0
@@ -100,6 +103,8 @@ def _supervise(
     """Minimise the answers' cross-entropy; warm-up over 50 steps, then linear decay to a tenth of the rate."""
     import torch
 
+    if not steps:
+        return span[0]
     inputs, mask, labels = encode(tokenizer, pairs)
     generator = torch.Generator().manual_seed(recipe.seed + span[0])
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0)

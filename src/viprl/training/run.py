@@ -117,10 +117,21 @@ def build_trainer(
         train_dataset=task.train_dataset(),
         processing_class=tokenizer,
         callbacks=[evaluation, Recorder(metrics, config.budget, progress), stop],
+        **_trainer_options(config, task, tokenizer),
     )
     for callback in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(callback)
     return trainer, evaluation, stop
+
+
+def _trainer_options(config: TrainConfig, task: Task, tokenizer: Any) -> dict[str, Any]:
+    options = task.trainer_options(tokenizer)
+    if options and config.trainer_kind != "grpo":
+        raise ConfigurationError(
+            f"task {config.task_name!r} needs tools, which TRL's RLOOTrainer lacks; with algorithm=grpo the estimator "
+            f"can stay {config.estimator!r}, but got algorithm={config.trainer_kind!r}"
+        )
+    return options
 
 
 def _evaluator(config: TrainConfig, task: Task, tokenizer: Any) -> Any:
