@@ -6,9 +6,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from viprl.errors import InvalidInputError
 
@@ -38,14 +36,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Read, embed, write; the summary goes to stdout, warnings to stderr."""
-    from viprl.embeddings import embed_with_report, read_prompt_table, save_embeddings
+    from viprl.embeddings import embed_with_report, read_prompt_table, save_embeddings, table_prompt_ids
     from viprl.integrations.prompt_ids import plain_text
 
     output = args.output or args.prompts.with_suffix(".embeddings.npz")
     if output.suffix != ".npz":
         raise InvalidInputError(f"--output must end in .npz, but got {output}")
     table = read_prompt_table(args.prompts, text_column=args.text_column)
-    ids = _prompt_ids(args.prompts, table.rows, table.texts, args.id_column, table.text_column)
+    ids = table_prompt_ids(args.prompts, table, args.id_column)
     started = time.perf_counter()
     result = embed_with_report(
         [plain_text(text) for text in table.texts],
@@ -65,32 +63,6 @@ def run(args: argparse.Namespace) -> int:
         f"({result.vectors.shape[1]} dimensions, {result.model})"
     )
     return 0
-
-
-def _prompt_ids(
-    path: Path, rows: Sequence[dict[str, Any]], texts: Sequence[Any], column: str | None, text_column: str
-) -> list[str]:
-    """One id per row; the same id may not stand for two different texts, and no id may occur twice."""
-    from viprl.integrations.prompt_ids import resolve_prompt_ids
-
-    if column is None:
-        column = next((name for name in ("prompt_id", "id") if all(name in row for row in rows)), None)
-    elif not all(column in row for row in rows):
-        missing = next(number for number, row in enumerate(rows, start=1) if column not in row)
-        raise InvalidInputError(
-            f"{path}, row {missing}: every row must have the id column {column!r}, but this has only "
-            f"{sorted(rows[missing - 1])}"
-        )
-    ids = resolve_prompt_ids(rows, id_column=column, prompt_column=text_column)
-    first: dict[str, int] = {}
-    for number, prompt_id in enumerate(ids, start=1):
-        if first.setdefault(prompt_id, number) != number:
-            same = texts[first[prompt_id] - 1] == texts[number - 1]
-            raise InvalidInputError(
-                f"{path}, rows {first[prompt_id]} and {number}: prompt ids must be unique, but both have {prompt_id!r} "
-                f"({'the same text' if same else 'different texts'})"
-            )
-    return ids
 
 
 def _default_cache() -> Path:

@@ -3,7 +3,7 @@
 from viprl.embeddings.encoders import PACKAGED_MODEL, Encoder, SentenceEncoder
 from viprl.embeddings.files import load_embeddings, save_embeddings
 from viprl.embeddings.hashed import HashedNgrams
-from viprl.embeddings.table import PromptTable, read_prompt_table
+from viprl.embeddings.table import PromptTable, read_prompt_table, table_prompt_ids
 from viprl.embeddings.texts import EmbeddingResult, TruncationWarning, embed, embed_with_report
 
 __all__ = [
@@ -19,4 +19,5 @@ __all__ = [
     "load_embeddings",
     "read_prompt_table",
     "save_embeddings",
+    "table_prompt_ids",
 ]

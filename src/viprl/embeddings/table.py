@@ -59,6 +59,35 @@ def read_prompt_table(path: str | Path, *, text_column: str | None = None) -> Pr
     return PromptTable(rows, texts, column)
 
 
+def table_prompt_ids(path: str | Path, table: PromptTable, id_column: str | None = None) -> list[str]:
+    """One prompt_id per row; ``id_column`` is by default ``prompt_id`` or ``id`` where all rows have it.
+
+    Raises:
+        InvalidInputError: a row lacks the id column, or an id occurs twice.
+    """
+    from viprl.integrations.prompt_ids import resolve_prompt_ids
+
+    rows, texts, column = table.rows, table.texts, id_column
+    if column is None:
+        column = next((name for name in ("prompt_id", "id") if all(name in row for row in rows)), None)
+    elif not all(column in row for row in rows):
+        missing = next(number for number, row in enumerate(rows, start=1) if column not in row)
+        raise InvalidInputError(
+            f"{path}, row {missing}: every row must have the id column {column!r}, but this has only "
+            f"{sorted(rows[missing - 1])}"
+        )
+    ids = resolve_prompt_ids(rows, id_column=column, prompt_column=table.text_column)
+    first: dict[str, int] = {}
+    for number, prompt_id in enumerate(ids, start=1):
+        if first.setdefault(prompt_id, number) != number:
+            same = texts[first[prompt_id] - 1] == texts[number - 1]
+            raise InvalidInputError(
+                f"{path}, rows {first[prompt_id]} and {number}: prompt ids must be unique, but both have {prompt_id!r} "
+                f"({'the same text' if same else 'different texts'})"
+            )
+    return ids
+
+
 def _choose_column(path: Path, rows: list[dict[str, Any]], wanted: str | None) -> str:
     names = list(dict.fromkeys(name for row in rows for name in row))
     if wanted is not None:
