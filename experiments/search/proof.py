@@ -207,6 +207,10 @@ def report(results: dict[str, Any], folder: Path) -> None:
     figure.savefig(folder / "curves.png", dpi=120)
 
 
+def show(step: int, steps: int, loss: float) -> None:
+    print(f"warm start {step}/{steps}: loss {loss:.4f}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("runs/search-proof"))
@@ -240,7 +244,7 @@ def main() -> None:
     if kept.exists():
         model.load_state_dict(torch.load(kept, weights_only=True))
     else:
-        warm_start(model, tokenizer, world, recipe, log=print)
+        warm_start(model, tokenizer, world, recipe, progress=show)
         torch.save(model.state_dict(), kept)
     results: dict[str, Any] = {
         "arguments": {k: str(v) for k, v in vars(args).items()},

@@ -49,6 +49,16 @@ class Task:
         """
         raise NotImplementedError
 
+    def trainer_options(self, tokenizer: Any) -> dict[str, Any]:
+        """More keyword arguments for the trainer, such as tools; none by default."""
+        return {}
+
+    def complete(
+        self, model: Any, tokenizer: Any, rows: Sequence[Mapping[str, Any]], *, length: int, greedy: bool
+    ) -> list[Any] | None:
+        """One completion for each row, for tasks whose rollouts are more than one generation; None = the usual way."""
+        return None
+
     def texts(self, dataset: Dataset) -> list[str]:
         """The text of each prompt, for embeddings: what the user asks, without the chat wrapper."""
         return [prompt_text(prompt) for prompt in dataset["prompt"]]

@@ -106,12 +106,12 @@ def _rewards(
     rewards: list[float] = []
     for start in range(0, len(repeated), batch_size):
         batch = repeated[start : start + batch_size]
-        completions: list[Any] = _generate(model, tokenizer, [row["prompt"] for row in batch], length, greedy)
-        if task.chat:
-            completions = [[{"role": "assistant", "content": text}] for text in completions]
-        columns: Mapping[str, list[Any]] = {
-            key: [row[key] for row in batch] for key in batch[0] if key != "prompt"
-        }
+        completions = task.complete(model, tokenizer, batch, length=length, greedy=greedy)
+        if completions is None:
+            completions = _generate(model, tokenizer, [row["prompt"] for row in batch], length, greedy)
+            if task.chat:
+                completions = [[{"role": "assistant", "content": text}] for text in completions]
+        columns: Mapping[str, list[Any]] = {key: [row[key] for row in batch] for key in batch[0] if key != "prompt"}
         graded = task.reward([row["prompt"] for row in batch], completions, **columns)
         rewards.extend(float("nan") if reward is None else float(reward) for reward in graded)
     return np.asarray(rewards).reshape(len(rows), samples)
@@ -122,9 +122,9 @@ def _generate(model: Any, tokenizer: Any, prompts: list[Any], length: int, greed
 
     texts = [render(tokenizer, prompt) for prompt in prompts]
     chat = not isinstance(prompts[0], str)
-    encoded = tokenizer(
-        texts, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=not chat
-    ).to(model.device)
+    encoded = tokenizer(texts, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=not chat).to(
+        model.device
+    )
     sampling = {"do_sample": False} if greedy else {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
     with torch.no_grad():
         output = model.generate(

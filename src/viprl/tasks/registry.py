@@ -10,12 +10,14 @@ from viprl.tasks.arithmetic import ArithmeticTask
 from viprl.tasks.base import Task
 from viprl.tasks.math import MathTask
 from viprl.tasks.reasoning import ReasoningGymTask
+from viprl.tasks.search.task import SearchTask
 
-TASKS: dict[str, type[Task]] = {task.name: task for task in (ArithmeticTask, MathTask, ReasoningGymTask)}
+TASKS: dict[str, type[Task]] = {task.name: task for task in (ArithmeticTask, MathTask, ReasoningGymTask, SearchTask)}
 
 
 def make_task(name: str, **settings: Any) -> Task:
-    """The task of a configuration file: ``arithmetic``, ``math``, ``reasoning_gym`` or ``reasoning_gym/<data set>``.
+    """The task of a configuration file: ``arithmetic``, ``math``, ``reasoning_gym`` or ``reasoning_gym/<data set>``,
+    ``search``.
 
     Raises:
         ConfigurationError: unknown name, or a setting that the task does not have.

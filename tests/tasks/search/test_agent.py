@@ -103,8 +103,9 @@ def test_model_generation_and_a_little_learning(tokenizer):
     assert together == alone and all(0 < len(ids) <= 8 for ids in together)
     losses = []
     recipe = WarmStart(one_hop_steps=25, clean_steps=25, erring_steps=0, worlds=1, questions=20, batch_size=8)
-    warm_start(model, tokenizer, WORLD, recipe, log=lambda line: losses.append(float(line.split()[-1])))
-    assert len(losses) == 2 and losses[1] < losses[0] < 4.5  # from log 120 = 4.8
+    warm_start(model, tokenizer, WORLD, recipe, progress=lambda step, steps, loss: losses.append((step, steps, loss)))
+    assert [row[:2] for row in losses] == [(10, 50), (20, 50), (35, 50), (45, 50)]
+    assert losses[-1][2] < losses[0][2] < 4.9  # from log 120 = 4.8
 
 
 def test_evaluation_and_transcripts(tokenizer, tmp_path):

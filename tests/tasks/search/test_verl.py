@@ -5,7 +5,6 @@ import json
 
 import pytest
 
-pytestmark = pytest.mark.verl
 pytest.importorskip("verl")
 
 from verl.experimental.agent_loop.tool_parser import ToolParser
@@ -19,6 +18,7 @@ from viprl.tasks.search.protocol import SEARCH_SCHEMA
 from viprl.tasks.search.retrievers import RetrievalError
 from viprl.tasks.search.server import SearchServer
 
+pytestmark = pytest.mark.verl
 SCHEMA = OpenAIFunctionToolSchema.model_validate(SEARCH_SCHEMA)
 
 
@@ -45,7 +45,9 @@ class AgentData:
 def tool():
     with SearchServer(Echo()) as server:
         options = {"attempts": 1, "timeout": 5}
-        yield SearchTool({"type": "native", "retriever": server.url, "top_k": 1, "max_calls": 2, "retriever_options": options})
+        yield SearchTool(
+            {"type": "native", "retriever": server.url, "top_k": 1, "max_calls": 2, "retriever_options": options}
+        )
 
 
 def parsed(text):

@@ -13,6 +13,7 @@ from viprl.tasks.search.protocol import parse_turn
 from viprl.tasks.search.session import SearchLimits, SearchSession
 from viprl.tasks.search.world import RELATIONS, FactWorld, Mistakes, demonstrate, names
 
+FORMAT = 1  # raise when the warm start's code changes its outcome
 CONTROL = ("<|pad|>", "<|im_start|>", "<|im_end|>")
 TAGS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>")
 PIECES = r" ?\w+|[^\w\s]+|\s"
@@ -124,8 +125,11 @@ class WarmStart:
     seed: int = 0
 
 
+Progress = Callable[[int, int, float], None]  # (step, steps, loss)
+
+
 def warm_start(
-    model: Any, tokenizer: Any, world: FactWorld, recipe: WarmStart, *, log: Callable[[str], None] | None = None
+    model: Any, tokenizer: Any, world: FactWorld, recipe: WarmStart, *, progress: Progress | None = None
 ) -> None:
     """Teach `model` the protocol, imperfectly: it calls, reads and answers, and errs as the teacher does."""
     rng = random.Random(f"warm/{recipe.seed}")
@@ -141,10 +145,20 @@ def warm_start(
                 for mistakes, shelf in ((None, clean), (recipe.mistakes, erring)):
                     turns = demonstrate(question, other, mistakes, rng)
                     shelf.append(render(tokenizer, question, turns, SearchSession(retriever, limits=limits)))
-    rate = recipe.learning_rate
-    supervise(model, tokenizer, one_hop, recipe.one_hop_steps, rate, recipe.batch_size, rng, log)
-    supervise(model, tokenizer, one_hop + two_hop, recipe.clean_steps, rate / 2, recipe.batch_size, rng, log)
-    supervise(model, tokenizer, erring, recipe.erring_steps, rate / 3, recipe.batch_size, rng, log)
+    phases = (
+        (one_hop, recipe.one_hop_steps, recipe.learning_rate),
+        (one_hop + two_hop, recipe.clean_steps, recipe.learning_rate / 2),
+        (erring, recipe.erring_steps, recipe.learning_rate / 3),
+    )
+    total, done = sum(steps for _, steps, _ in phases), 0
+    for rollouts, steps, rate in phases:
+
+        def report(step: int, loss: float, before: int = done) -> None:
+            if progress is not None and (step % 10 == 0):
+                progress(before + step, total, loss)
+
+        supervise(model, tokenizer, rollouts, steps, rate, recipe.batch_size, rng, report)
+        done += steps
 
 
 def render(tokenizer: Any, question: Any, turns: Sequence[str], session: SearchSession) -> Rollout:
@@ -166,7 +180,7 @@ def supervise(
     learning_rate: float,
     batch_size: int,
     rng: random.Random,
-    log: Callable[[str], None] | None = None,
+    report: Callable[[int, float], None],
 ) -> None:
     """Cross-entropy on the teacher's tokens, plus that on all others (names repeat in results, which teaches to copy).
 
@@ -192,8 +206,7 @@ def supervise(
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        if log is not None and (step + 1) % 25 == 0:
-            log(f"warm start {step + 1}/{steps}: loss on own tokens {losses[own].mean().item():.4f}")
+        report(step + 1, losses[own].mean().item())
     model.eval()
 
 
