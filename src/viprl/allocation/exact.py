@@ -136,7 +136,7 @@ def _prepare(
     check = getattr(model, "check_min_group_size", None)
     if check is not None and batch:
         check(int(problem.lower.min()))
-    if weight is not None and not (weight >= 0).all():
+    if weight is not None and batch and not weight.min() >= 0:
         raise InvalidInputError(f"weights must be non-negative numbers, but {model.name} gave {weight[~(weight >= 0)]}")
     if weight is not None and problem.scale is not None:
         weight = weight * problem.scale

@@ -177,9 +177,9 @@ def _whole(name: str, values: ArrayLike, batch: int) -> IntArray:
         raise InvalidInputError(f"`{name}` must be one number or have length {batch}, but got length {len(array)}")
     if array.dtype.kind == "f" and not (np.isfinite(array).all() and (array == np.floor(array)).all()):
         raise InvalidInputError(f"`{name}` must be whole numbers, but got {values!r}")
-    whole: IntArray = np.empty(batch, dtype=np.int64)
-    whole[:] = array
-    return whole
+    if array.ndim == 0:  # a view that costs no memory
+        return np.broadcast_to(np.int64(array), (batch,))
+    return np.array(array, dtype=np.int64)
 
 
 def _non_negative(name: str, values: ArrayLike, batch: int) -> FloatArray:

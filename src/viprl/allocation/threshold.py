@@ -28,20 +28,31 @@ def solve_by_threshold(problem: AllocationProblem, weight: FloatArray, step: Flo
         weight: (B,) non-negative.
         step: (K,) non-negative, non-increasing gains from the sizes first, first + 1, ...
     """
-    useful = np.minimum(problem.upper, first + int((step > 0).sum()))
-    useful = np.maximum(np.where(weight > 0, useful, problem.lower), problem.lower)
-    if problem.budget >= int(useful.sum()):
-        return fill_equally(useful, problem.upper, problem.budget)
+    left = problem.budget - int(problem.lower.sum())
+    helpful = int((step > 0).sum())
+    if left >= np.count_nonzero(weight) * helpful or not _common_bounds(problem, step, first):
+        useful = np.minimum(problem.upper, first + helpful)
+        useful = np.maximum(np.where(weight > 0, useful, problem.lower), problem.lower)
+        if problem.budget >= int(useful.sum()):
+            return fill_equally(useful, problem.upper, problem.budget)
     bins = _Bins(problem, weight, step, first)
-    high = bins.threshold(bins.top, problem.budget - int(problem.lower.sum()), above=True)
-    low = bins.threshold(bins.bottom, problem.budget - int(problem.lower.sum()), above=False)
+    high = bins.threshold(bins.top, left, above=True)
+    low = bins.threshold(bins.bottom, left, above=False)
     surely = first + bins.count(bins.bottom, high * (1 + _SLACK))
     perhaps = first + bins.count(bins.top, low * (1 - _SLACK))
-    result = np.clip(surely[bins.row], problem.lower, problem.upper)
+    if bins.common:  # cut off per bin, not per prompt
+        result = np.clip(surely, first, first + len(step))[bins.row]
+    else:
+        result = np.clip(surely[bins.row], problem.lower, problem.upper)
     undecided = np.flatnonzero((perhaps > surely)[bins.row])
     reach = np.clip(perhaps[bins.row[undecided]], problem.lower[undecided], problem.upper[undecided])
     _take_between(result, undecided, reach, weight, step, first, problem.budget)
     return result
+
+
+def _common_bounds(problem: AllocationProblem, step: FloatArray, first: int) -> bool:
+    """Whether every prompt has the bounds first and first + K."""
+    return int(problem.lower.max()) == first and int(problem.upper.min()) == first + len(step)
 
 
 class _Bins:
@@ -50,30 +61,29 @@ class _Bins:
     Attributes:
         row: (B,) the bin of each prompt; bins ascend with the weight.
         bottom, top: (J,) edges of the J non-empty bins, widened by the rounding.
+        common: whether all prompts have the same bounds.
     """
 
     def __init__(self, problem: AllocationProblem, weight: FloatArray, step: FloatArray, first: int) -> None:
         self.step = step
         self.unit = float(weight.max())
-        uniform = int(problem.lower.max()) == first and int(problem.upper.min()) == first + len(step)
+        self.common = _common_bounds(problem, step, first)
         bits = (weight / self.unit).astype(np.float32).view(np.int32)
         for shift in range(23 - _MANTISSA_BITS, 24):
             key = bits >> shift
             counts = np.bincount(key)
             used = np.flatnonzero(counts)
-            if uniform or len(used) * len(step) <= _TABLE_LIMIT:
+            if self.common or len(used) * len(step) <= _TABLE_LIMIT:
                 break
         position = np.zeros(len(counts), np.int32)
         position[used] = np.arange(len(used), dtype=np.int32)
         self.row: NDArray[np.int32] = position[key]
         self.bottom = _edge(used << shift) * (1 - _SLACK)
         self.top = _edge((used + 1) << shift) * (1 + _SLACK)
-        if uniform:
-            available = np.broadcast_to(counts[used][:, None], (len(used), len(step)))
-        else:
-            available = self._available(problem, first)
-        self.suffix = np.zeros((len(used) + 1, len(step)), np.int64)
-        self.suffix[:-1] = np.cumsum(available[::-1], axis=0)[::-1]
+        available = counts[used][:, None] if self.common else self._available(problem, first)
+        self._column = np.zeros(len(step), np.int64) if self.common else np.arange(len(step))
+        self._suffix = np.zeros((len(used) + 1, available.shape[1]), np.int64)
+        self._suffix[:-1] = np.cumsum(available[::-1], axis=0)[::-1]
 
     def _available(self, problem: AllocationProblem, first: int) -> IntArray:
         """(J, K) how many prompts of a bin have a step within their bounds."""
@@ -87,7 +97,7 @@ class _Bins:
         """How many steps exceed the threshold if every weight were its bin's ``edge``."""
         with np.errstate(divide="ignore"):
             ratio = (threshold / self.unit) / self.step
-        return int(self.suffix[np.searchsorted(edge, ratio, side="right"), np.arange(len(self.step))].sum())
+        return int(self._suffix[np.searchsorted(edge, ratio, side="right"), self._column].sum())
 
     def count(self, edge: FloatArray, threshold: float) -> IntArray:
         """(J,) steps above the threshold of a prompt whose weight is its bin's ``edge``, ignoring bounds."""
