@@ -88,7 +88,8 @@ class RolloutAllocator:
         self.step = 0
         self.restored: RestoreReport | None = None
         self._guard = guard if isinstance(guard, Guard) else Guard()
-        self._guarded = guard is not False
+        # a learned model compares itself with uniform groups by gradient norms, which p(1-p) would contradict
+        self._guarded = guard is not False and not getattr(model, "has_own_guard", False)
         self._outage = quarantine if isinstance(quarantine, OutageDetector) else OutageDetector()
         self._quarantine = quarantine is not False
         self._scores = PredictionScores()
@@ -123,9 +124,10 @@ class RolloutAllocator:
         if not ids:
             raise InvalidInputError("a step must have at least one prompt, but got none")
         prediction = self.predictor.predict(ids)
+        model = self._model_of(ids)
         bounds = {"min_group_size": self.min_group_size, "max_group_size": self.max_group_size}
         sizes = [
-            policy.allocate(prediction, model=self.model, budget=budget, scale=scale, **bounds)
+            policy.allocate(prediction, model=model, budget=budget, scale=scale, **bounds)
             for policy in (self.policy, Uniform())
         ]
         adaptive, uniform = (np.asarray(n, dtype=np.int64) for n in sizes)
@@ -133,7 +135,7 @@ class RolloutAllocator:
         used = uniform if held else adaptive
         factor = 1.0 if scale is None else np.asarray(scale, dtype=np.float64)
         variance, uniform_variance, next_variance = (
-            factor * self.model.variance(prediction, n) for n in (used, uniform, used + 1)
+            factor * model.variance(prediction, n) for n in (used, uniform, used + 1)
         )
         return Plan(
             prompt_ids=ids,
@@ -240,6 +242,7 @@ class RolloutAllocator:
             "visit_ids": list(self._visits),
             "visits": np.array(list(self._visits.values()), dtype=np.int64),
             "observed": list(self._observed),
+            **({"model": self.model.state_dict()} if hasattr(self.model, "state_dict") else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -265,9 +268,17 @@ class RolloutAllocator:
         self._guard.load_state_dict(state["guard"])
         self._outage.load_state_dict(state["outage"])
         self._scores.load_state_dict(state["scores"])
+        if hasattr(self.model, "load_state_dict"):
+            self.model.load_state_dict(state["model"])
         self._visits = dict(zip(state["visit_ids"], state["visits"].tolist(), strict=True))
         self._observed = dict.fromkeys(state["observed"])
         self._metrics, self._history = {}, []
+
+    def _model_of(self, ids: tuple[PromptId, ...]) -> VarianceModel:
+        """The variance model for these prompts: learned models know prompts by name, formulas do not."""
+        bind = getattr(self.model, "for_prompts", None)
+        bound: VarianceModel = self.model if bind is None else bind(ids)
+        return bound
 
     def _settings(self) -> dict[str, Any]:
         return {
@@ -345,6 +356,7 @@ class RolloutAllocator:
             "realised_variance_ratio": guard.ratio,
             **self._scores.metrics(),
             **self.predictor.metrics(),
+            **(self.model.metrics() if hasattr(self.model, "metrics") else {}),
         }
         return {f"viprl/{name}": float(value) for name, value in found.items()}
 

@@ -6,6 +6,7 @@ the variance of a rollout's score). The solver multiplies it by per-prompt scale
 
 from viprl.variance.base import BiasWarning, SeparableVarianceModel, VarianceModel
 from viprl.variance.grpo import GRPO
+from viprl.variance.outcome_moments import OutcomeMoments
 from viprl.variance.separable import RLOO, DrGRPO, SeparableVariance
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "RLOO",
     "BiasWarning",
     "DrGRPO",
+    "OutcomeMoments",
     "SeparableVariance",
     "SeparableVarianceModel",
     "VarianceModel",

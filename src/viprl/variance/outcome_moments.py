@@ -27,7 +27,7 @@ from viprl.errors import CheckpointError, InvalidInputError
 from viprl.variance.base import check_sizes, is_curve
 from viprl.variance.outcome_moments_curves import OutcomeCurves
 from viprl.variance.outcome_moments_factors import PromptFactors
-from viprl.variance.outcome_moments_trust import CANDIDATES, Trust, TrustRecord, mix, relative_cost
+from viprl.variance.outcome_moments_trust import CANDIDATES, Trust, TrustRecord, mix, relative_costs
 
 if TYPE_CHECKING:
     from viprl.prediction.base import Prediction
@@ -200,12 +200,8 @@ class OutcomeMoments:
                 mean_size = float(groups.present[known].mean())
                 low = min(float(self._settings["min_group_size"]), mean_size)
                 high = max(mean_size * float(self._settings["max_group_ratio"]), mean_size + 1)
-                costs = np.array(
-                    [
-                        relative_cost(mix(paper, learned, *candidate), truth[known], mean_size, low, high)
-                        for candidate in CANDIDATES
-                    ]
-                )
+                candidates = np.stack([mix(paper, learned, *candidate) for candidate in CANDIDATES])
+                costs = relative_costs(candidates, truth[known], mean_size, low, high)
                 self._trust.update(costs, float(truth[known].sum()))
         row, outcome = np.nonzero(groups.counts > 0)
         if len(row):

@@ -102,12 +102,13 @@ class OutcomeCurves:
         if mean <= 0:
             return
         level = float(np.log(mean))
+        fitted = bool(self._theta.any())  # the last step's curves are a close start
         seen = np.clip(self._sums, 0, None)
         counts = self._counts / self.dispersion
         seen = seen / self.dispersion
         for row in range(2):
             # log-posterior: sum_g -counts theta - seen exp(-theta) - (theta - level)' P (theta - level) / 2
-            theta = np.full(len(GRID), level)
+            theta = self._theta[row] if fitted else np.full(len(GRID), level)
             for _ in range(30):
                 excess = seen[row] * np.exp(-np.clip(theta, level - 30, level + 30))
                 slope = excess - counts[row] - self._precision @ (theta - level)
@@ -115,7 +116,7 @@ class OutcomeCurves:
                 curvature = np.diag(np.maximum(excess, counts[row])) + self._precision
                 step = linalg.solve(curvature, slope, assume_a="pos")
                 theta = theta + np.clip(step, -2, 2)
-                if float(np.abs(step).max()) < 1e-8:
+                if float(np.abs(step).max()) < 1e-6:
                     break
             self._theta[row] = theta
         self.level = level

@@ -39,23 +39,23 @@ def mix(paper: FloatArray, learned: FloatArray, blend: float, exponent: float) -
     return np.asarray(np.exp(centre + exponent * (logs - centre)), dtype=np.float64)
 
 
-def relative_cost(weight: FloatArray, truth: FloatArray, mean_size: float, smallest: float, largest: float) -> float:
-    """sum truth / (n - 1) with n - 1 proportional to sqrt(weight) within bounds, relative to equal groups.
+def relative_costs(
+    weights: FloatArray, truth: FloatArray, mean_size: float, smallest: float, largest: float
+) -> FloatArray:
+    """sum truth / (n - 1) with n - 1 proportional to sqrt(weight) within bounds, in units of 1 / (mean size - 1).
 
-    The continuous optimum for curves V1 / (n - 1); bisection on the common factor.
+    The continuous optimum for curves V1 / (n - 1), for each row of weights (E, B); bisection on the common factor.
     """
-    root = np.sqrt(np.maximum(weight, 1e-300))
+    root = np.sqrt(np.maximum(weights, 1e-300))
     low, high = smallest - 1, largest - 1
-    target = len(root) * (mean_size - 1)
-    lower, upper = np.log(low / root.max()), np.log(high / root.min())
-    for _ in range(60):
+    target = root.shape[1] * (mean_size - 1)
+    lower, upper = np.log(low / root.max(axis=1)), np.log(high / root.min(axis=1))
+    for _ in range(40):
         middle = (lower + upper) / 2
-        if np.clip(np.exp(middle) * root, low, high).sum() > target:
-            upper = middle
-        else:
-            lower = middle
-    sizes = np.clip(np.exp(lower) * root, low, high)
-    return float((truth / sizes).sum() * (mean_size - 1))
+        over = np.clip(np.exp(middle)[:, None] * root, low, high).sum(axis=1) > target
+        lower, upper = np.where(over, lower, middle), np.where(over, middle, upper)
+    sizes = np.clip(np.exp(lower)[:, None] * root, low, high)
+    return np.asarray((truth / sizes).sum(axis=1) * (mean_size - 1), dtype=np.float64)
 
 
 class TrustRecord:
