@@ -138,3 +138,67 @@ def test_the_agent_loop_is_registered_and_settings_are_checked():
         SearchTool({"type": "native", "retriever": "http://x", "topk": 3})
     with pytest.raises(InvalidInputError, match="max_calls"):
         SearchTool({"type": "native", "retriever": "http://x", "max_calls": 0})
+
+
+class Policy:
+    """Stands in for the inference server: says prepared turns."""
+
+    def __init__(self, tokenizer, *turns):
+        self.tokenizer, self.turns = tokenizer, list(turns)
+
+    async def generate(self, **_):
+        from verl.workers.rollout.replica import TokenOutput
+
+        ids = self.tokenizer(self.turns.pop(0), add_special_tokens=False)["input_ids"]
+        return TokenOutput(token_ids=[*ids, self.tokenizer.eos_token_id], extra_fields={})
+
+
+def test_a_conversation_in_verls_own_loop(tool):
+    """verl's ToolAgentLoop with our tool and parser: masks, escaping, and the turns that are graded."""
+    from omegaconf import OmegaConf
+    from verl.experimental.agent_loop.agent_loop import DictConfigWrap, ToolListWrap
+    from verl.utils.dataset.rl_dataset import RLHFDataset
+
+    from viprl.tasks.search.tiny import build_tokenizer
+    from viprl.tasks.search.world import FactWorld
+
+    tokenizer = build_tokenizer(FactWorld())
+    multi_turn = {
+        "max_user_turns": 4,
+        "max_assistant_turns": 4,
+        "max_parallel_calls": 1,
+        "max_tool_response_length": 4000,
+        "tool_response_truncate_side": "middle",
+        "format": "viprl",
+    }
+    rollout = {"prompt_length": 64, "response_length": 300, "full_determinism": False, "multi_turn": multi_turn}
+    search = '<tool_call>\n{"name": "search", "arguments": {"query": "mother of Talo"}}\n</tool_call>'
+    loop = search_tool.SearchAgentLoop(
+        trainer_config=DictConfigWrap(OmegaConf.create({"actor_rollout_ref": {"rollout": rollout}})),
+        server_manager=Policy(tokenizer, "<tool_call>\nsearch\n</tool_call>", search, "\\boxed{ Talo}"),
+        tokenizer=tokenizer,
+        processor=None,
+        dataset_cls=RLHFDataset,
+        data_config=DictConfigWrap(OmegaConf.create({})),
+        tools=ToolListWrap([tool]),
+    )
+    loop.loop = asyncio.new_event_loop()
+    question = [{"role": "user", "content": "Who is the mother of Talo?"}]
+    try:
+        output = loop.loop.run_until_complete(loop.run({}, raw_prompt=question))
+    finally:
+        loop.loop.close()
+    assert output.extra_fields[OWN_TURNS] == [
+        "<tool_call>\nsearch\n</tool_call><|im_end|>",
+        search + "<|im_end|>",
+        "\\boxed{ Talo}<|im_end|>",
+    ]
+    masked = [t for t, own in zip(output.response_ids, output.response_mask, strict=True) if not own]
+    shown = tokenizer.decode(masked)
+    assert shown.count("<tool_response>") == 2 and "the call cannot be read" in shown
+    assert masked.count(tokenizer.eos_token_id) == 2  # the template's two, none of the passage's
+    events = output.extra_fields["search_events"]
+    assert (events["malformed_calls"], events["searches"], events["escaped_passages"]) == (1, 1, 1)
+    solution = tokenizer.decode(output.response_ids)
+    assert compute_score("m", solution, ["talo"], dict(output.extra_fields))["score"] == 1.0
+    assert compute_score("m", solution, ["talo"], dict(output.extra_fields))["well_formed"] == 0.0
