@@ -1,9 +1,11 @@
-"""Two processes by torchrun (gloo): budget, advantages, gradient, resume."""
+"""Two processes (gloo), by torchrun and by fork: budget, advantages, resume, errors."""
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -14,31 +16,60 @@ import pytest
 pytest.importorskip("trl")
 import tiny
 import torch
+import trl_worker
+from accelerate.state import AcceleratorState
 from trl_runs import expected_advantages, gold_of
 
+from viprl.errors import ViprlError
 from viprl.integrations.history import parts, read_part
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
 
 
-def torchrun(folder, options, *flags, expect=0):
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "options.json").write_text(json.dumps(options))
+def free_port():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        return free.getsockname()[1]
+
+
+def torchrun(folder, options):
+    (folder / "options.json").write_text(json.dumps(options))
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1] / "src")]),
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
     }
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", f"--master_port={port}"]
-    command += [str(HERE / "trl_worker.py"), str(folder), str(folder / "options.json"), *flags]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", f"--master_port={free_port()}"]
+    command += [str(HERE / "trl_worker.py"), str(folder), str(folder / "options.json")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
-    assert (done.returncode == 0) == (expect == 0), done.stderr[-3000:]
-    return done
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def _rank(rank, port, folder, options, resume):
+    """One of two forked processes: what torchrun would set, and no state of the parent's accelerator."""
+    os.environ.update(
+        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+    )  # fmt: skip
+    AcceleratorState._reset_state(reset_partial_state=True)
+    try:
+        trl_worker.run(folder, options, resume)
+    except ViprlError as error:
+        (folder / f"error-{rank}.txt").write_text(f"{type(error).__name__}: {error}")
+
+
+def fork_two(folder, options, resume=False):
+    """The same run as forked processes, which start with everything imported."""
+    port = free_port()
+    context = multiprocessing.get_context("fork")
+    ranks = [context.Process(target=_rank, args=(rank, port, folder, options, resume)) for rank in (0, 1)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(240)
+        assert process.exitcode == 0
 
 
 def lines(folder, rank):
@@ -79,12 +110,10 @@ def test_ranks_end_with_the_same_parameters(two):
 
 
 def test_resume_of_two_processes(two, tmp_path):
-    import shutil
-
     folder, options = two
     shutil.copytree(folder / "checkpoint-5", tmp_path / "checkpoint-5")
     assert {"viprl_window_0.pt", "viprl_window_1.pt"} <= {p.name for p in (tmp_path / "checkpoint-5").iterdir()}
-    torchrun(tmp_path, {**options, "save_strategy": "no"}, "resume")
+    fork_two(tmp_path, {**options, "save_strategy": "no"}, resume=True)
     for rank in (0, 1):
         assert torch.equal(torch.load(tmp_path / f"final-{rank}.pt"), torch.load(folder / f"final-{rank}.pt"))
         assert lines(tmp_path, rank) == lines(folder, rank)[3:]
@@ -93,5 +122,6 @@ def test_resume_of_two_processes(two, tmp_path):
 def test_an_error_on_the_main_process_ends_all(two, tmp_path):
     """Rewards that the predictor refuses: every rank stops with the reason instead of waiting for ever."""
     _, options = two
-    done = torchrun(tmp_path, {**options, "reward_values": [5.0, 6.0]}, expect=1)
-    assert done.stderr.count("for a predictor of success probabilities") >= 2
+    fork_two(tmp_path, {**options, "reward_values": [5.0, 6.0]})
+    for rank in (0, 1):
+        assert "for a predictor of success probabilities" in (tmp_path / f"error-{rank}.txt").read_text()
