@@ -149,3 +149,22 @@ def test_the_page_in_a_browser(write_config, tmp_path: Path):
     assert colours > 200, f"an empty page after {time.monotonic() - begun:.0f} s: {colours} colours"
     margin = set(pixels.crop((1080, 0, 1100, 2600)).getdata())
     assert len(margin) == 1, "the page is wider than its window"
+
+
+def test_two_processes_share_the_budget_and_the_evaluation(write_config, tmp_path: Path):
+    import pandas as pd
+
+    path = write_config(steps=2)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "--module"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*launcher, "viprl.cli", "train", str(path)], capture_output=True, text=True, env=environment, timeout=600
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("look at ") == 1
+    run = tmp_path / "job" / "vip-seed0"
+    assert [r["step"] for r in metrics(run) if "reward" in r] == [1, 2]
+    summary = json.loads((run / "summary.json").read_text())
+    assert len(set(summary["heldout_prompt_ids"])) == len(summary["heldout_sampled"]) == 8
+    history = pd.read_parquet(tmp_path / "job" / "report" / "history.parquet")
+    assert history.groupby("step")["group_size"].sum().tolist() == [16, 16]

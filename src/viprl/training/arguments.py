@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,20 @@ def world_size() -> int:
 
 
 def is_main_process() -> bool:
+    """True on the process that writes; before any trainer exists."""
     return int(os.environ.get("RANK", "0")) == 0
+
+
+@contextlib.contextmanager
+def main_process_first() -> Iterator[None]:
+    """The main process runs the block before the others do; nothing to wait for with one process."""
+    if world_size() == 1:
+        yield
+        return
+    from accelerate import PartialState
+
+    with PartialState().main_process_first():
+        yield
 
 
 def trainer_arguments(

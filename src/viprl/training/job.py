@@ -10,7 +10,7 @@ from typing import Any
 from viprl.errors import ConfigurationError
 from viprl.tasks import make_task
 from viprl.tasks.warm_start import default_cache_dir
-from viprl.training.arguments import is_main_process
+from viprl.training.arguments import is_main_process, main_process_first
 from viprl.training.config import TrainConfig
 from viprl.training.progress import Progress, make_progress
 from viprl.training.run import Run, runs_of, train_one
@@ -43,8 +43,9 @@ def run_job(config: TrainConfig, *, progress: Progress | None = None) -> JobResu
     """
     main = is_main_process()
     task = make_task(config.task_name, **config.task_settings)
-    if main:
-        prepare_output(config)
+    with main_process_first():
+        if main:
+            prepare_output(config)
     shown = progress or make_progress(main_process=main)
     cache = Path(config.cache).expanduser() if config.cache else default_cache_dir()
     finished = True

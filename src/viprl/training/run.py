@@ -15,7 +15,7 @@ import numpy as np
 
 from viprl.errors import ConfigurationError
 from viprl.tasks import HeldOut, Task, evaluate_heldout
-from viprl.training.arguments import is_main_process, load_reward, trainer_arguments
+from viprl.training.arguments import is_main_process, load_reward, main_process_first, trainer_arguments
 from viprl.training.callbacks import HeldOutEvaluation, MetricsFile, Recorder, StopSignal, read_json, write_json
 from viprl.training.config import TrainConfig
 from viprl.training.models import load_model
@@ -100,7 +100,7 @@ def build_trainer(
             args = config_class(**arguments)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"TRL refused the settings under `trainer`: {error}") from error
-    with _quiet():
+    with _quiet(), main_process_first():  # a warm start is trained once, not by every process
         model, tokenizer = load_model(
             config.model,
             task,
