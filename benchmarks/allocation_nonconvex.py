@@ -43,7 +43,7 @@ def measure(batch: int, kind: str, model: Any, smallest: int, costs: bool) -> di
         "wall_s": round(time.perf_counter() - wall, 3),
         "cpu_s": round(time.process_time() - cpu, 3),
         "exact": solution.exact,
-        "gap": round((solution.objective - solution.lower_bound) / solution.objective, 9),
+        "gap": round((solution.objective - solution.lower_bound) / max(solution.objective, 1e-12), 9),
         "method": solution.method,
     }
 

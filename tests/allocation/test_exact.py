@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+import time
 
 import numpy as np
 import pytest
@@ -14,7 +14,6 @@ from viprl.allocation.problem import AllocationProblem
 from viprl.prediction.base import Prediction
 from viprl.variance import GRPO, RLOO, BiasWarning, DrGRPO
 
-warnings.filterwarnings("ignore", category=BiasWarning)
 pytestmark = pytest.mark.filterwarnings("ignore::viprl.variance.BiasWarning")
 
 ESTIMATORS = [RLOO(), DrGRPO(), GRPO(), GRPO(ddof=0, epsilon=0.2)]
@@ -201,3 +200,17 @@ def test_equal_costs_are_the_same_problem():
     plain = solve_allocation(RLOO(), weight, 400, 3, 32)
     priced = solve_allocation(RLOO(), weight, 400 * 7 + 6, 3, 32, cost=np.full(50, 7))
     assert objective(RLOO(), weight, plain) == pytest.approx(objective(RLOO(), weight, priced), rel=1e-12)
+
+
+@pytest.mark.slow
+def test_speed():
+    """CPU seconds of the whole call, so that a busy machine does not matter."""
+    rng = np.random.default_rng(0)
+    for batch, limit, repeats in ((512, 0.001, 101), (1_000_000, 0.15, 5)):
+        p = rng.beta(0.4, 0.5, batch)
+        seconds = []
+        for _ in range(repeats):
+            start = time.process_time()
+            solve_allocation(RLOO(), p * (1 - p), 8 * batch, 3, 32)
+            seconds.append(time.process_time() - start)
+        assert np.median(seconds) <= limit

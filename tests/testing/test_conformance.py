@@ -13,6 +13,7 @@ from viprl.prediction import (
     GlobalMean,
     LastRate,
     MovingAverage,
+    RewardVariancePredictor,
     Ridge,
 )
 from viprl.testing import PolicyConformance, PredictorConformance, SolverConformance, VarianceModelConformance
@@ -64,6 +65,20 @@ class TestCalibrated(PredictorConformance):
 class TestCalibratedWithoutText(PredictorConformance):
     def make(self):
         return CalibratedPredictor(None, prompt_ids=self.prompt_ids)
+
+
+class TestRewardVariance(PredictorConformance):
+    def make(self):
+        return RewardVariancePredictor(EMBEDDINGS, prompt_ids=self.prompt_ids)
+
+
+class TestCalibratedWithTextsAndSideInformation(PredictorConformance):
+    def make(self):
+        texts = [f"What is {i} times {i + 1}?" for i in range(24)]
+        rates = np.where(np.arange(24) % 3 == 0, np.nan, np.linspace(0, 1, 24))
+        return CalibratedPredictor(
+            EMBEDDINGS, prompt_ids=self.prompt_ids, texts=texts, side_information={"other_rate": rates}
+        )
 
 
 class TestRLOO(VarianceModelConformance):

@@ -142,11 +142,13 @@ def test_grpo_for_large_groups_is_finite():
 
 def test_dr_grpo_warns_below_three_and_reports_the_corrected_variance():
     model = DrGRPO()
-    with pytest.warns(BiasWarning, match="min_group_size >= 3"):
-        model.check_min_group_size(2)
+    for biased in (model, GRPO()):
+        with pytest.warns(BiasWarning, match="min_group_size >= 3"):
+            biased.check_min_group_size(2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.check_min_group_size(3)
+        GRPO().check_min_group_size(3)
         RLOO().check_min_group_size(2)
     corrected = model.bias_corrected_variance([0.25], [1, 2, 3])
     assert corrected.tolist() == [[np.inf, 0.25, 0.125]]

@@ -21,6 +21,7 @@ as with Dr. GRPO below n = 3, small variance is then bought with a small gradien
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from viprl.errors import InvalidInputError
-from viprl.variance.base import FloatArray, batch_size, check_sizes, is_curve
+from viprl.variance.base import BiasWarning, FloatArray, batch_size, check_sizes, is_curve
 
 if TYPE_CHECKING:
     from viprl.prediction.base import Prediction
@@ -120,8 +121,14 @@ class GRPO:
         return np.ascontiguousarray(table.T)
 
     def check_min_group_size(self, smallest: int) -> None:
-        """No size is unsound by itself; groups of one contribute nothing."""
-        return None
+        """Warn with BiasWarning below 3, where every prompt's curve still rises."""
+        if smallest < 3:
+            warnings.warn(
+                "GRPO needs min_group_size >= 3: below it every prompt's variance rises with its group, since smaller "
+                f"groups are more often dead, and prompts are starved; got min_group_size={smallest}",
+                BiasWarning,
+                stacklevel=3,
+            )
 
     def __repr__(self) -> str:
         return f"GRPO(ddof={self.ddof}, epsilon={self.epsilon}, reward_range={self.reward_range})"
