@@ -231,9 +231,21 @@ def test_tokenizers_of_another_convention_are_refused():
     tokenizer.chat_template = "{{ messages }}"
     with pytest.raises(ConfigurationError, match="another convention"):
         prepare_tokenizer(tokenizer)
+    tokenizer.chat_template = "<tool_call><function=search>"
+    with pytest.raises(ConfigurationError, match="another convention"):
+        prepare_tokenizer(tokenizer)
     tokenizer.chat_template = None
     with pytest.raises(ConfigurationError, match="missing"):
         prepare_tokenizer(tokenizer)
+
+
+def test_queries_are_prefetched_when_they_are_parsed():
+    seen = []
+    tokenizer = prepare_tokenizer(build_tokenizer(WORLD), prefetch=seen.append)
+    several = '<tool_call>{"name": "search", "arguments": {"queries": ["a", "b"]}}</tool_call>'
+    for text in (GOOD, several, SCRIPTS["malformed"][0], SCRIPTS["unknown"][0], "\\boxed{x}"):
+        tokenizer.parse_response(text, prefix="")
+    assert seen == ["mother of Talo", "a", "b"]
 
 
 def test_the_parser_hands_over_other_tools_and_keeps_the_rest():

@@ -12,7 +12,7 @@ from typing import Any
 
 from viprl.errors import ConfigurationError
 from viprl.tasks.search.escape import Escaper, special_tokens
-from viprl.tasks.search.protocol import TOOL_NAME, ToolCall, Turn, parse_turn
+from viprl.tasks.search.protocol import TOOL_NAME, ToolCall, Turn, parse_turn, query_of
 from viprl.tasks.search.retrievers import Retriever
 from viprl.tasks.search.session import SearchLimits, SearchSession
 
@@ -108,7 +108,7 @@ def prepare_tokenizer(tokenizer: Any, *, prefetch: Callable[[str], None] | None 
         ConfigurationError: no chat template, or one with another convention for calls.
     """
     template = getattr(tokenizer, "chat_template", None)
-    if not isinstance(template, str) or "<tool_call>" not in template:
+    if not isinstance(template, str) or "<tool_call>" not in template or "<function=" in template:
         raise ConfigurationError(
             "search needs a chat template that writes calls as <tool_call>{...}</tool_call>, but the tokenizer's "
             + ("has another convention" if template else "chat template is missing")
@@ -156,8 +156,8 @@ def _message(turn: Turn, others: set[str], prefetch: Callable[[str], None] | Non
         message["tool_calls"] = [_tool_call(call, others) for call in turn.calls]
         if prefetch is not None:
             for call in turn.calls:
-                if call.error is None and isinstance(call.arguments.get("query"), str):
-                    prefetch(call.arguments["query"])
+                for query in (query_of(call.arguments) or ()) if call.error is None and call.name == TOOL_NAME else ():
+                    prefetch(query)
     return message
 
 
