@@ -72,7 +72,7 @@ PREDICTORS: dict[str, tuple[Callable[[Prompts], Predictor], bool, str]] = {
         True,
         "the paper's Algorithm 1 as printed (median bandwidth, eps 1e-6)",
     ),
-    "moving_average": (lambda p: MovingAverage(p.ids), False, "each prompt's rate in the 1,024 newest samples"),
+    "moving_average": (lambda p: MovingAverage(p.ids), False, "the mean rate of the 1,024 newest samples, for all"),
     "ridge": (lambda p: Ridge(p.embeddings, prompt_ids=p.ids), True, "ridge on embeddings of the 1,024 newest samples"),
 }
 

@@ -57,7 +57,7 @@ def long_label(rule: str) -> str:
 def headline(summary: Summary) -> str:
     """One sentence: what allocation would have saved on this run."""
     rows = [row for row in summary.headline_rows if row.rule != "uniform"]
-    where = f"on {summary.headline_phase}" if summary.headline_phase != "later" else "on prompts it has met before"
+    where = _where(summary.headline_phase)
     if not rows:
         return "Only uniform allocation was replayed, so there is nothing to compare."
     best = rows[0]
@@ -69,8 +69,11 @@ def headline(summary: Summary) -> str:
     ours = next((row for row in rows if row.rule.startswith("vip:calibrated") and row.verdict == "better"), best)
     if ours is not best and not ours.tied_with_best:
         ours = best
+    base = ours.rule.partition("+")[0]  # a rule and its guarded twin are not worth telling apart
     tied = [
-        long_label(row.rule) for row in rows if row.tied_with_best and row.rule != ours.rule and row.verdict == "better"
+        long_label(row.rule)
+        for row in rows
+        if row.tied_with_best and row.verdict == "better" and row.rule.partition("+")[0] != base
     ]
     text = (
         f"{long_label(ours.rule)} reaches uniform's gradient variance with {ours.rollouts_saved.estimate:.0f}% fewer "
@@ -79,6 +82,17 @@ def headline(summary: Summary) -> str:
     if tied:
         text += f" Not told apart from it: {'; '.join(tied)}."
     return text
+
+
+def _where(phase: str) -> str:
+    known = {"later": "on prompts it has met before", "first visits": "on first visits"}
+    return known.get(phase, f"in {phase}" if phase.startswith("epoch") else f"in the phase “{phase}”")
+
+
+def ratio_text(value: float) -> str:
+    """A ratio to three digits, or four where three would hide that it is not 1."""
+    text = f"{value:.3f}"
+    return f"{value:.4f}" if text == "1.000" and value != 1.0 else text
 
 
 def text_table(summary: Summary, phase: str | None = None) -> list[str]:
@@ -115,7 +129,7 @@ def _cells(row: RuleRow) -> tuple[str, ...]:
     verdict = row.verdict + (", tied best" if row.tied_with_best and row.verdict == "better" else "")
     return (
         row.rule,
-        f"{row.ratio.estimate:.4f} [{row.ratio.low:.3f}, {row.ratio.high:.3f}]",
+        f"{row.ratio.estimate:.4f} [{ratio_text(row.ratio.low)}, {ratio_text(row.ratio.high)}]",
         f"{whole(row.rollouts_saved.estimate)}%",
         "-" if row.gap_closed is None else f"{whole(row.gap_closed)}%",
         f"{whole(row.live)}%",

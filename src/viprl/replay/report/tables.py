@@ -7,7 +7,7 @@ from html import escape
 from viprl.evaluation.intervals import Interval
 from viprl.replay.report.charts import interval_bar
 from viprl.replay.summary import RuleRow, Summary
-from viprl.replay.wording import PREDICTOR_LABELS, label, whole
+from viprl.replay.wording import PREDICTOR_LABELS, label, ratio_text, whole
 
 
 def rules_table(summary: Summary, phase: str) -> str:
@@ -71,7 +71,8 @@ def _rule_row(row: RuleRow, head: tuple[str, ...]) -> str:
     saved = row.rollouts_saved
     ratio = (
         f'{interval_bar(row.ratio.estimate, row.ratio.low, row.ratio.high)}<span class="figure">'
-        f"{row.ratio.estimate:.3f} <small>{row.ratio.low:.3f} to {row.ratio.high:.3f}</small></span>"
+        f"{ratio_text(row.ratio.estimate)} <small>{ratio_text(row.ratio.low)} to {ratio_text(row.ratio.high)}</small>"
+        "</span>"
     )
     uniform = row.rule == "uniform"
     if uniform:
