@@ -86,6 +86,30 @@ def test_non_convex_from_one_with_common_bounds(model):
         assert_optimal(model, (prediction, 240, lower, upper, None, None), best)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [DrGRPO(), GRPO(), RLOO()], ids=repr)
+def test_equals_a_plain_dynamic_programme_on_larger_problems(model):
+    """200 prompts: the Lagrangian reduction leaves out most of the table here."""
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        prediction = Prediction.point(rng.choice(TIED, 200) if seed % 2 else rng.beta(0.4, 0.5, 200))
+        smallest = 2 if model.name == "rloo" else 1
+        lower, upper = np.full(200, smallest), np.full(200, 32)
+        cost = rng.integers(1, 30, 200) if seed > 1 or model.name == "rloo" else None
+        budget = 1600 if cost is None else int(8 * cost.sum())
+        best = full_table(curve_table(model, prediction, 32), budget, lower, upper, cost)
+        problem = (prediction, budget, lower, upper, None, cost)
+        assert_optimal(model, problem, best[budget] if cost is None else best.min())
+
+
+def test_of_prompts_with_equal_curves_the_earlier_gets_more():
+    rng = np.random.default_rng(4)
+    p = rng.choice([0.1, 0.2, 0.5], 30)
+    for model in (DrGRPO(), GRPO()):
+        sizes = solve_allocation(model, Prediction.point(p), 200, 1, 32)
+        assert all((np.diff(sizes[p == value]) <= 0).all() for value in np.unique(p))
+
+
 def test_dr_grpo_starves_prompts_from_one():
     with pytest.warns(BiasWarning):
         sizes = solve_allocation(DrGRPO(), [0.25, 0.25, 0.01, 0.01], 16, 1, 8)

