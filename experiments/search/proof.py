@@ -130,6 +130,7 @@ def train(policy: str, model: Any, tokenizer: Any, world: FactWorld, args: argpa
         estimator=args.estimator,
         policy=policy,
         predictor=args.predictor,
+        prompt_id_column="prompt_id",
         seed=args.seed,
         use_cpu=True,
         bf16=False,

@@ -85,6 +85,7 @@ def settings(args: argparse.Namespace, estimator: str, policy: str, folder: Path
         "scale_rewards": "none",
         "estimator": estimator,
         "policy": policy,
+        "prompt_id_column": "prompt_id",
         "report_to": "none",
         "save_total_limit": 1,
         "seed": args.seed,

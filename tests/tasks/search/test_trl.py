@@ -9,7 +9,7 @@ pytest.importorskip("bm25s")
 import torch
 from datasets import Dataset
 
-from viprl import prediction
+from viprl import RewardVariancePredictor
 from viprl.errors import ConfigurationError
 from viprl.integrations.trl import AdaptiveGRPOConfig, AdaptiveGRPOTrainer
 from viprl.tasks.search.agent import question_messages
@@ -95,6 +95,7 @@ def make_trainer(tmp_path, retriever, *, reward=None, scripts=tuple(SCRIPTS), pr
         loss_type="dr_grpo",
         estimator="rloo",
         predictor="discounted_beta",
+        prompt_id_column="prompt_id",
         beta=0.0,
         use_cpu=True,
         bf16=False,
@@ -207,9 +208,7 @@ def test_server_down_in_mid_step_gives_missing_rewards_and_training_goes_on(tmp_
 def test_real_rewards_go_to_the_variance_predictor(tmp_path):
     reward = SearchReward("f1", format_weight=0.2)
     assert reward.reward_kind == "real"
-    if not hasattr(prediction, "RewardVariancePredictor"):
-        pytest.skip("no predictor of reward variances in this version")
-    predictor = prediction.RewardVariancePredictor(
+    predictor = RewardVariancePredictor(
         torch.randn(2, 4, generator=torch.Generator().manual_seed(0)).numpy(),
         prompt_ids=[q.id for q in WORLD.questions(1)[:2]],
     )
