@@ -1,9 +1,8 @@
 """Additions of up to three digits, one character a token: a task that a model of 0.8 million parameters learns.
 
-Difficulty is heterogeneous: terms have one to three digits, and the supervised warm start is stopped before the model
-can add, so that the success rates of the prompts spread over (0, 1). The warm start can also imitate a teacher who errs
-more often the larger the last digit of the second term is (from 5 % for 0 to 90 % for 9); a prompt's text then says
-more about its success rate.
+Difficulty is heterogeneous in two ways. Sums have one to three digits in each term, and the warm start imitates a
+teacher who errs more often the larger the last digit of the second term is (from 5 % for 0 to 90 % for 9), so that
+the success rates of the warm-started model spread over (0, 1) and a prompt's text says something about its own.
 """
 
 from __future__ import annotations

@@ -23,17 +23,18 @@ Log = Callable[[int, int, float], None]  # (step, steps, loss)
 
 @dataclass(frozen=True)
 class WarmStart:
-    """The recipe: steps on correct sums, stopped early, then (by default none) steps that imitate an erring teacher.
+    """The recipe: steps on correct sums, then steps that imitate an erring teacher.
 
-    The default leaves success rates all over (0, 1): a third of the sampled answers are right, short sums more often.
+    The default leaves success rates all over (0, 1), .49 on average. Stopping early without a teacher (800, 0) spreads
+    them as well, but that model does not learn from its own rollouts within 150 steps.
     """
 
     layers: int = 3
     hidden: int = 128
     additions: int = 8000
-    clean_steps: int = 800
+    clean_steps: int = 1600
     clean_learning_rate: float = 2e-3
-    teacher_steps: int = 0
+    teacher_steps: int = 250
     teacher_learning_rate: float = 1e-3
     batch_size: int = 128
     seed: int = 0
