@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from viprl.errors import ConfigurationError
 from viprl.integrations.verl.checks import check_config
-from viprl.integrations.verl.setup import build_allocator, read_prompts
+from viprl.integrations.verl.setup import NEEDS_EMBEDDINGS, PREDICTORS, build_allocator, read_prompts
 
 
 def row(text: str, index: int | None = None, **extra: Any) -> dict[str, Any]:
@@ -62,13 +63,15 @@ def test_side_information_must_be_there(name: str, says: str) -> None:
         read_prompts([row("a", 1, word="often")], prompt_column="prompt", side_information=[name])
 
 
-@pytest.mark.parametrize("predictor", ["calibrated", "discounted_beta", "last_rate", "global_mean", "moving_average"])
+@pytest.mark.parametrize("predictor", sorted(PREDICTORS))
 @pytest.mark.parametrize("policy", ["vip", "uniform"])
 @pytest.mark.parametrize("estimator", ["viprl_rloo", "viprl_dr_grpo", "viprl_grpo"])
 def test_allocator_of_a_run(
-    make_config: Callable[..., dict[str, Any]], predictor: str, policy: str, estimator: str
+    make_config: Callable[..., dict[str, Any]], tmp_path: Path, predictor: str, policy: str, estimator: str
 ) -> None:
     changes = {"viprl.predictor": predictor, "viprl.policy": policy, "algorithm.adv_estimator": estimator}
+    if predictor in NEEDS_EMBEDDINGS:
+        changes |= {"viprl.embedding_model": "hashed-ngrams", "viprl.embedding_cache": str(tmp_path)}
     settings = check_config(make_config(changes))
     prompts = read_prompts([row(f"question {i}", i) for i in range(20)], prompt_column="prompt")
     allocator = build_allocator(prompts, settings)
@@ -83,7 +86,7 @@ def test_allocator_of_a_run(
         ({"viprl.policy": "best"}, "viprl.policy must be one of"),
         ({"viprl.predictor": "oracle"}, "viprl.predictor must be one of"),
         ({"viprl.predictor": "ridge"}, "needs embeddings"),
-        ({"viprl.predictor": "last_rate", "viprl.side_information": ["rate"]}, "'calibrated' alone"),
+        ({"viprl.predictor": "last_rate", "viprl.side_information": ["rate"]}, "'calibrated', 'reward_variance'"),
     ],
 )
 def test_what_cannot_be_built(make_config: Callable[..., dict[str, Any]], changes: dict[str, Any], says: str) -> None:
@@ -93,3 +96,14 @@ def test_what_cannot_be_built(make_config: Callable[..., dict[str, Any]], change
     )
     with pytest.raises(ConfigurationError, match=says):
         build_allocator(prompts, settings)
+
+
+def test_embeddings_are_computed_once(make_config: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    changes = {"viprl.embedding_model": "hashed-ngrams", "trainer.default_local_dir": str(tmp_path)}
+    settings = check_config(make_config(changes))
+    prompts = read_prompts([row(f"question {i}", i) for i in range(20)], prompt_column="prompt")
+    build_allocator(prompts, settings)
+    written = {path: path.stat().st_mtime_ns for path in (tmp_path / "viprl_embeddings").rglob("*") if path.is_file()}
+    assert written
+    build_allocator(prompts, settings)
+    assert {path: path.stat().st_mtime_ns for path in written} == written

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -24,8 +24,10 @@ class AdaptiveOptions:
             index) where unique, else the hash of the prompt.
         side_information: names of numeric columns (top level or in ``extra_info``) for the predictor, for instance the
             pass rate of another model.
-        embedding_model: model for ``viprl.embeddings.embed``; None reads no embeddings.
-        embedding_cache: folder of cached embeddings; the library's default where None.
+        embedding_model: prompt embeddings beside the text statistics that the predictor computes itself: "none",
+            "packaged", "hashed-ngrams", or the path or hub id of a sentence-transformers model.
+        embedding_cache: folder that keeps embeddings between runs; default
+            ``<trainer.default_local_dir>/viprl_embeddings``.
         reward_values: (failure, success); by default {0, 1} and {-1, 1} are told apart by themselves.
         max_missing: the run stops when a larger share of a step's rollouts came back without a reward.
         grade_own_tokens: reward functions see the policy's own tokens alone (response mask 1), not what tools returned
@@ -42,7 +44,7 @@ class AdaptiveOptions:
     guard: bool = True
     prompt_id_column: str | None = None
     side_information: tuple[str, ...] = ()
-    embedding_model: str | None = None
+    embedding_model: str = "none"
     embedding_cache: str | None = None
     reward_values: tuple[float, float] | None = None
     max_missing: float = 0.5
@@ -77,11 +79,12 @@ class AdaptiveOptions:
             value = values.get(name)
             if value is not None:
                 values[name] = (value,) if isinstance(value, str) else tuple(value)
+        folder = str(select(config, "trainer.default_local_dir", "."))
+        places = {"history_dir": "viprl_history", "embedding_cache": "viprl_embeddings"}
+        for name, place in places.items():
+            if values.get(name) is None:
+                values[name] = os.path.join(folder, place)
         return cls(**values)
-
-    def replace(self, **changes: Any) -> AdaptiveOptions:
-        """A copy with some values changed."""
-        return dataclasses.replace(self, **changes)
 
 
 def select(config: Any, path: str, default: Any = None) -> Any:

@@ -36,7 +36,8 @@ PREDICTORS = {
     "ridge": "Ridge",
     "reward_variance": "RewardVariancePredictor",
 }
-NEEDS_EMBEDDINGS = {"gaussian_process", "ridge", "reward_variance"}
+LEARNING = {"calibrated", "reward_variance"}  # from texts, embeddings and side information
+NEEDS_EMBEDDINGS = {"gaussian_process", "ridge"}
 VERL_STD_EPSILON = 1e-6
 
 
@@ -170,12 +171,14 @@ def build_predictor(prompts: PromptSet, settings: RunSettings) -> Any:
     name = options.predictor
     if name not in PREDICTORS or not hasattr(prediction, PREDICTORS[name]):
         raise ConfigurationError(f"viprl.predictor must be one of {sorted(PREDICTORS)}, but got {name!r}")
-    if name in NEEDS_EMBEDDINGS and options.embedding_model is None:
-        raise ConfigurationError(f"viprl.predictor={name} needs embeddings; set +viprl.embedding_model=...")
-    if prompts.side_information and name != "calibrated":
-        raise ConfigurationError(f"viprl.side_information is read by predictor 'calibrated' alone, but got {name!r}")
+    if name in NEEDS_EMBEDDINGS and options.embedding_model == "none":
+        raise ConfigurationError(
+            f"viprl.predictor={name} needs embeddings; set +viprl.embedding_model=packaged or a model"
+        )
+    if prompts.side_information and name not in LEARNING:
+        raise ConfigurationError(f"viprl.side_information is read by {sorted(LEARNING)} alone, but got {name!r}")
     predictor = getattr(prediction, PREDICTORS[name])
-    if name == "calibrated":
+    if name in LEARNING:
         return predictor(
             _embeddings(prompts, settings),
             prompt_ids=prompts.prompt_ids,
@@ -189,12 +192,13 @@ def build_predictor(prompts: PromptSet, settings: RunSettings) -> Any:
 
 def _embeddings(prompts: PromptSet, settings: RunSettings) -> NDArray[np.float32] | None:
     options = settings.options
-    if options.embedding_model is None:
+    if options.embedding_model == "none":
         return None
     from viprl.embeddings import embed
 
-    extra = {} if options.embedding_cache is None else {"cache_dir": options.embedding_cache}
-    vectors: NDArray[np.float32] = embed(prompts.texts, model=options.embedding_model, **extra)
+    vectors: NDArray[np.float32] = embed(
+        prompts.texts, model=options.embedding_model, cache_dir=options.embedding_cache
+    )
     return vectors
 
 

@@ -59,9 +59,7 @@ class AdaptiveTrainerSync(PPOTrainerSync):
         self.allocator: RolloutAllocator
         self._rewards: np.ndarray = np.zeros(0)
         super().__init__(config)
-        options = self.settings.options
-        folder = options.history_dir or os.path.join(config.trainer.default_local_dir, "viprl_history")
-        self.history = HistoryWriter(folder)
+        self.history = HistoryWriter(self.settings.options.history_dir)
 
     def _init_dataloader(self) -> None:
         super()._init_dataloader()
