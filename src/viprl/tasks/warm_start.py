@@ -26,7 +26,7 @@ class WarmStart:
     """The recipe: steps on correct sums, then steps that imitate an erring teacher.
 
     The default leaves success rates all over (0, 1), .49 on average. Stopping early without a teacher (800, 0) spreads
-    them as well, but that model does not learn from its own rollouts within 150 steps.
+    them as well (.33 on average), but had gained nothing on held-out prompts after 50 steps of RLOO.
     """
 
     layers: int = 3
