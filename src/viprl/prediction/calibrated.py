@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from viprl.errors import InvalidInputError
 from viprl.prediction.base import BoolArray, FloatArray, Prediction, PromptId
 from viprl.prediction.baselines import TablePredictor
+from viprl.prediction.confidence import Confidence
 from viprl.prediction.counts import Counts, IntArray
 from viprl.prediction.drift import Drift
 from viprl.prediction.features import PromptFeatures
@@ -22,6 +23,7 @@ from viprl.prediction.regression import GroupedLogistic, Linear
 RATE_KEEP = 0.8  # share of old counts in the rate that a prompt contributes to the regression
 PATIENCE = 50  # consecutive broken steps after which they are taken for the new reality
 EXPERIENCE = 256  # prompts seen before new prompts count as evidence of an outage
+FEW = 1024  # prompts
 TINY = 1e-300
 
 
@@ -45,6 +47,7 @@ class CalibratedPredictor(TablePredictor):
     1. *Before the first rollout* (``GroupedLogistic``): Bayesian logistic regression on the embedding's principal
        components, countable properties and reduced hashed TF-IDF of the text, and a basis of each column of side
        information; the precision of each block is learned by marginal likelihood, so a useless block is shrunk away.
+       How far the result is believed is learned from how it did on prompts not seen before (``Confidence``).
     2. *Spread* (``PromptDistribution``): the mean becomes a density whose shape is learned from the posteriors of
        prompts with similar means; this decides E[p(1-p)].
     3. *Own history*: Bayes' rule with the binomial likelihood of each visit, so evidence grows with n_q. When the
@@ -99,6 +102,7 @@ class CalibratedPredictor(TablePredictor):
         self._regression = GroupedLogistic(
             self._features.groups, self._features.width, BASE_PRIOR[0] / sum(BASE_PRIOR)
         )
+        self._confidence = Confidence()
         self._global = {"prompts": 0, "broken_run": 0, "broken": 0.0}
         self._last: Evaluation | None = None
 
@@ -118,12 +122,8 @@ class CalibratedPredictor(TablePredictor):
             return self._last
         cold = self._table.cold(rows)
         features = self._features.rows(rows)
-        linear = self._regression.without(
-            self._regression.predict(features),
-            self._table.take("weight", rows).astype(np.float64),
-            self._table.take("target", rows).astype(np.float64),
-        )
-        expected = linear.rate()
+        linear = self._linear(rows, features)
+        expected = self._confidence.blend(linear.rate())
         density = self._prompts.density(expected)
         warm = ~cold
         if warm.any():
@@ -134,6 +134,14 @@ class CalibratedPredictor(TablePredictor):
             density[warm] = own / own.sum(axis=1, keepdims=True)
         self._last = Evaluation(rows, cold, features, linear, expected, density)
         return self._last
+
+    def _linear(self, rows: IntArray, features: FloatArray) -> Linear:
+        """The regression's view of B prompts without their own contributions."""
+        return self._regression.without(
+            self._regression.predict(features),
+            self._table.take("weight", rows).astype(np.float64),
+            self._table.take("target", rows).astype(np.float64),
+        )
 
     def _learn(self, counts: Counts) -> None:
         rows, k, n = counts
@@ -154,6 +162,16 @@ class CalibratedPredictor(TablePredictor):
         table["density"][rows] = posterior
         table["expected"][rows] = before.expected
         self._learn_features(counts, before, trust)
+        if cold.any():
+            self._judge_features(before, like, trust)
+
+    def _judge_features(self, before: Evaluation, like: FloatArray, trust: FloatArray) -> None:
+        """Score the regression on the step's new prompts: as predicted or, while few prompts are known (above all at
+        the very first step, where nothing was predicted), as it would predict each from all the others."""
+        cold, linear = before.cold, before.linear
+        if self._global["prompts"] < FEW:
+            linear = self._linear(before.rows, before.features)
+        self._confidence.score(linear.rate()[cold], self._prompts, like[cold], trust[cold])
 
     def _trust(self, log_predictive: FloatArray, counts: Counts, cold: BoolArray) -> FloatArray:
         """(B,) probability that each prompt's counts are real."""
@@ -168,11 +186,17 @@ class CalibratedPredictor(TablePredictor):
         """Replace each prompt's working observation in the regression by its latest."""
         table = self._table
         keep = 1 - (1 - RATE_KEEP) * trust
-        k = keep * table["successes"][counts.rows] + trust * counts.successes
-        n = keep * table["rollouts"][counts.rows] + trust * counts.rollouts
+        old_k = table["successes"][counts.rows].astype(np.float64)
+        old_n = table["rollouts"][counts.rows].astype(np.float64)
+        # Rounded as they are stored, so that what is added now can be taken out exactly at the next visit.
+        k = (keep * old_k + trust * counts.successes).astype(np.float32).astype(np.float64)
+        n = (keep * old_n + trust * counts.rollouts).astype(np.float32).astype(np.float64)
         table["successes"][counts.rows], table["rollouts"][counts.rows] = k, n
         use = n > 0.5  # nothing to say while only distrusted counts are there
         rows, rate, n = counts.rows[use], k[use] / n[use], n[use]
+        fresh = old_n[use] <= 0.5
+        old_rate = np.where(fresh, 0.0, old_k[use] / np.maximum(old_n[use], 0.5))
+        self._confidence.count(float((rate - old_rate).sum()), float(fresh.sum()))
         linear = Linear(before.linear.mean[use], before.linear.variance[use])
         new = before.cold[use] & (trust[use] > 0.5)
         if new.any():
@@ -190,6 +214,7 @@ class CalibratedPredictor(TablePredictor):
             "regression": self._regression.state(),
             "prompts": self._prompts.state(),
             "drift": self._drift.state(),
+            "confidence": self._confidence.state(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -206,14 +231,20 @@ class CalibratedPredictor(TablePredictor):
         self._regression.load(state["regression"])
         self._prompts.load(state["prompts"])
         self._drift.load(state["drift"])
+        self._confidence.load(state["confidence"])
         self._last = None
 
     def metrics(self) -> dict[str, float]:
-        """drift_deviation and drift_shift (logits a visit), outage_probability of the last step and outage_steps in a
-        row, prompt_correlation (share of the variance that features leave between prompts), precision_<block>."""
+        """Numbers of the model's state.
+
+        drift_deviation, drift_shift: the logit's movement per visit; outage_probability of the last step and
+        outage_steps in a row; feature_slope: how far the features are believed; prompt_correlation: share of the
+        variance that features leave between prompts; precision_<block> of the regression.
+        """
         result = super().metrics() | {
             "drift_deviation": self._drift.deviation,
             "drift_shift": self._drift.shift,
+            "feature_slope": self._confidence.slope,
             "prompt_correlation": self._regression.correlation,
             "outage_probability": float(self._global["broken"]),
             "outage_steps": float(self._global["broken_run"]),
