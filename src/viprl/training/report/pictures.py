@@ -182,7 +182,9 @@ def _paint_ratio(axis: Any, theme: Theme, runs: Sequence[RunData], estimator: st
         ratio = rolled[name] / rolled[f"{name}_equal"]
         axis.plot(sums.index + 1, ratio, color=theme.series[0], alpha=alpha, linestyle=dash, label=name)
     axis.axhline(1.0, color=theme.quiet, linewidth=1)
-    axis.set(title=f"{first}: variance relative to equal groups (sum of {window} steps)", xlabel="step", ylabel="ratio")
+    axis.set(
+        title=f"{first}, relative to equal groups", xlabel=f"step (sums of {window} steps)", ylabel="variance ratio"
+    )
     axis.legend(loc="best")
 
 
