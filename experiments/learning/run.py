@@ -57,7 +57,8 @@ def cell_config(estimator: str, policy: str, seed: int, args: argparse.Namespace
 def run_cell(config: TrainConfig) -> dict[str, object]:
     """Train one cell; its curves and ratios."""
     begun, cpu = time.monotonic(), time.process_time()
-    run_job(config, progress=PlainProgress(lines=3))
+    if not run_job(config, progress=PlainProgress(lines=3)).finished:
+        raise SystemExit("stopped; a cell that was not finished starts again")
     (run,) = runs_of(config)
     data = read_run(run)
     ratios = variance_ratios(data.history, config.estimator)

@@ -1,3 +1,4 @@
+# ruff: noqa: E402  (optional packages are asked for first)
 """Arithmetic: disjoint and stable prompts, exact rewards, the cached warm start."""
 
 from __future__ import annotations
@@ -133,7 +134,9 @@ def test_make_task_states_the_rule():
     assert isinstance(make_task("arithmetic", train_size=4), ArithmeticTask)
     with pytest.raises(ConfigurationError, match="must be one of arithmetic, math, reasoning_gym"):
         make_task("arithmetics")
-    with pytest.raises(ConfigurationError, match="takes the settings train_size, test_size, seed, warm_start, but got 'size'"):
+    with pytest.raises(
+        ConfigurationError, match="takes the settings train_size, test_size, seed, warm_start, but got 'size'"
+    ):
         make_task("arithmetic", size=3)
     with pytest.raises(ConfigurationError, match="needs the settings .* 'train'"):
         make_task("math")

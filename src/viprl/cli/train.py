@@ -20,7 +20,9 @@ def add_parser(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("config", metavar="CONFIG.yaml")
-    parser.add_argument("overrides", nargs=argparse.REMAINDER, metavar="key=value", help="settings of the file to change")
+    parser.add_argument(
+        "overrides", nargs=argparse.REMAINDER, metavar="key=value", help="settings of the file to change"
+    )
     parser.set_defaults(run=run)
 
 

@@ -30,7 +30,9 @@ START_SECONDS = 120.0  # importing sympy on a busy machine
 _ANSWER_LINE = re.compile(r"^\s*\**\s*(?:final\s+)?answer\s*\**\s*[:=]\s*\**\s*(.+?)\s*$", re.IGNORECASE)
 
 _NUMBER = re.compile(r"^-?[\d,]*\.?\d+$")
-_COUNTED = re.compile(r"^(-?[\d,]*\.?\d+)\s+(?!hundred|thousand|[mb]illion|dozen|percent)[a-z]+(?:\s[a-z]+)?$", re.IGNORECASE)
+_COUNTED = re.compile(
+    r"^(-?[\d,]*\.?\d+)\s+(?!hundred|thousand|[mb]illion|dozen|percent)[a-z]+(?:\s[a-z]+)?$", re.IGNORECASE
+)
 
 
 def final_answer(text: str) -> str | None:

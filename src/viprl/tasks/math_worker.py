@@ -22,7 +22,7 @@ def main() -> int:
 
 
 def verdict(answer: str, gold: str, extraction: Any) -> str:
-    """"equal", "different" or "gold unreadable"; malformed answers are different, never an error."""
+    """ "equal", "different" or "gold unreadable"; malformed answers are different, never an error."""
     from math_verify import verify
 
     gold_parsed = _parse(gold, extraction)

@@ -83,8 +83,8 @@ def draw_pictures(folder: Path, config: TrainConfig, tables: Sequence[RunData]) 
             "Predicted against realised variance",
             "Left: what the allocation was based on against what the rollouts showed. Right: the sum of gradient "
             "variances relative to equal groups of the same budget, below 1 is better; the realised one is an unbiased "
-            "estimate from the same rollouts. Where the guard holds, groups are equal and the ratio is 1. It assumes that "
-            "a rollout's gradient noise is alike for all prompts.",
+            "estimate from the same rollouts. Where the guard holds, groups are equal and the ratio is 1. It assumes "
+            "that a rollout's gradient noise is alike for all prompts.",
             (9.6, 3.8),
             lambda figure, theme: pictures.paint_variance(figure, theme, tables, config.estimator),
             folder,
