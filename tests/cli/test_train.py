@@ -36,7 +36,9 @@ def test_a_missing_file_is_one_line(tmp_path: Path, capsys):
     assert said.startswith("viprl train: the configuration must be a readable file") and said.count("\n") == 1
 
 
-@pytest.mark.parametrize("override", ["trainer.loss_type=bnpo", "trainer.optim=no_such_optimizer", "trainer.save_steps=-1"])
+@pytest.mark.parametrize(
+    "override", ["trainer.loss_type=bnpo", "trainer.optim=no_such_optimizer", "trainer.save_steps=-1"]
+)
 def test_settings_that_trl_refuses_are_one_line(write_config, capsys, tmp_path: Path, override):
     path = write_config(cache=str(tmp_path / "cache"))
     assert main(["train", str(path), override]) == 2
