@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 
 import pytest
 
@@ -189,8 +190,6 @@ class TestContract:
     def test_every_loss_of_trl_is_in_the_table(self):
         source = inspect.getsource(GRPOTrainer._compute_loss)
         named = {name for name in LOSSES if name != "rloo"}
-        import re
-
         found = set(
             re.findall(r'"([a-z_]+)"', " ".join(re.findall(r"self\.loss_type (?:==|in) (\[?[^\n\]:]*)", source)))
         )

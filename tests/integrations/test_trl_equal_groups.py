@@ -31,8 +31,17 @@ def stock(kind, folder, **options):
     )
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("kind", ["dr_grpo", "grpo", "rloo"])
+QUICK = [("dr_grpo", "accumulated"), ("grpo", "plain"), ("rloo", "window")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "variant"),
+    [
+        pytest.param(kind, variant, marks=() if (kind, variant) in QUICK else pytest.mark.slow)
+        for kind in ("dr_grpo", "grpo", "rloo")
+        for variant in VARIANTS
+    ],
+)
 def test_parameters_equal_stock_trl(kind, variant, tmp_path):
     options = {"max_steps": 5, **VARIANTS[variant]}
     theirs = stock(kind, tmp_path / "stock", **options)

@@ -13,8 +13,10 @@ from trl_runs import KINDS, Fixed, Recorder, make, parameters
 
 from viprl import DiscountedBeta
 from viprl.errors import ConfigurationError, InvalidInputError
+from viprl.integrations.trl import AdaptiveRLOOConfig
 
 SIZES = (3, 4, 2, 9, 3, 3)
+BOTH = ("grpo", "rloo")  # with and without a standard deviation, one on each trainer
 
 
 def train(kind, tmp_path, reward, **options):
@@ -41,7 +43,7 @@ def test_uneven_groups_with_one_constant_reward(kind, value, tmp_path):
     assert trainer.state.log_history[0]["frac_reward_zero_std"] == 1.0
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", BOTH)
 def test_constant_rewards_that_float32_cannot_hold(kind, tmp_path):
     """Case 3: rounding residue of equal rewards must not become a signal, also in equal groups."""
 
@@ -58,7 +60,7 @@ def test_constant_rewards_that_float32_cannot_hold(kind, tmp_path):
         assert all(a == 0.0 for _, _, a in record.batches[0]) and moved == 0.0
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", BOTH)
 def test_group_of_one_gets_no_advantage(kind, tmp_path):
     """Case 2."""
     sizes = (1, 1, 8, 10, 2, 2)
@@ -67,7 +69,7 @@ def test_group_of_one_gets_no_advantage(kind, tmp_path):
     assert advantages[:2].tolist() == [0.0, 0.0] and np.abs(advantages[2:]).max() > 0.1
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", BOTH)
 def test_one_success_in_four_stays_bounded(kind, tmp_path):
     """Case 3: [1, 0, 0, 0]."""
 
@@ -122,7 +124,7 @@ def test_missing_rewards(kind, tmp_path):
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", BOTH)
 def test_a_prompt_without_any_reward_is_skipped(kind, tmp_path):
     data = tiny.dataset(6)
     trainer, record, _ = train(kind, tmp_path, missing_for("p0"), train_dataset=data, shuffle_dataset=False)
@@ -207,7 +209,7 @@ def test_an_outage_of_rewards_is_forgotten(kind, tmp_path):
     assert trainer.allocator.predictor.predict(ids).mean.min() > 0.5
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", BOTH)
 def test_rows_answers_and_rewards_stay_together(kind, tmp_path):
     """Case 11: answers that identify their prompt."""
     seen = []
@@ -237,6 +239,15 @@ class TestBudget:
     def test_not_divisible_by_the_group(self, tmp_path):
         with pytest.raises(ValueError, match=r"\(22\) must be divisible by num_generations \(4\)"):
             make("rloo", tmp_path, per_device_train_batch_size=22)
+
+    def test_not_divisible_by_the_micro_batch(self, tmp_path):
+        with pytest.raises(ValueError, match=r"\(32\) must be divisible by the global batch size \(24\)"):
+            make("rloo", tmp_path, generation_batch_size=32)
+
+    def test_not_divisible_by_the_processes(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(AdaptiveRLOOConfig, "world_size", 5)
+        with pytest.raises(ValueError, match=r"\(24\) must be divisible by the global batch size \(30\)"):
+            make("rloo", tmp_path, generation_batch_size=24, per_device_train_batch_size=6)
 
     def test_bounds(self, tmp_path):
         with pytest.raises(ConfigurationError, match="min_group_size=5, num_generations=4"):

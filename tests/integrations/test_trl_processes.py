@@ -18,6 +18,7 @@ import tiny
 import torch
 import trl_worker
 from accelerate.state import AcceleratorState
+from test_trl_gradient import difference, per_prompt_mean, settings
 from trl_runs import expected_advantages, gold_of
 
 from viprl.errors import ViprlError
@@ -107,6 +108,25 @@ def test_advantages_by_hand(two):
 def test_ranks_end_with_the_same_parameters(two):
     folder, _ = two
     assert torch.equal(torch.load(folder / "final-0.pt"), torch.load(folder / "final-1.pt"))
+
+
+@pytest.mark.parametrize("loss", ["rloo", "dapo"])
+def test_gradient_is_the_mean_over_prompts(loss, tmp_path):
+    """Two processes with two micro-batches each; groups of 14 and 2 straddle them."""
+    kind, options = settings(loss)
+    options = {
+        "kind": kind, "per_device_train_batch_size": 6, "gradient_accumulation_steps": 2, "max_steps": 1,
+        "max_grad_norm": 0.0, "temperature": 0.8, **options,
+    }  # fmt: skip
+    fork_two(tmp_path, options)
+    ranks = [lines(tmp_path, rank)[0] for rank in (0, 1)]
+    rows = [tuple(row) for line in ranks for row in line["rows"]]
+    estimator = "rloo" if loss == "rloo" else "dr_grpo"
+    plain = expected_advantages(rows, gold_of(tiny.dataset()), estimator, equal=False)
+    outputs = [torch.load(tmp_path / f"rollouts-{rank}.pt") for rank in (0, 1)]
+    expected = per_prompt_mean(tiny.model().state_dict(), outputs, plain, rows, loss)
+    for rank in (0, 1):
+        assert difference(torch.load(tmp_path / f"gradient-{rank}.pt"), expected) < 1e-5
 
 
 def test_resume_of_two_processes(two, tmp_path):

@@ -36,7 +36,7 @@ def told(steps):
     return [(s.prompt_ids, s.group_sizes.tolist(), s.rewards.tolist(), s.advantages.tolist()) for s in steps]
 
 
-@pytest.fixture(scope="module", params=["dr_grpo", "rloo"])
+@pytest.fixture(scope="module", params=["dr_grpo", pytest.param("rloo", marks=pytest.mark.slow)])
 def uninterrupted(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     trainer = make(request.param, folder, **RUN)
@@ -72,6 +72,7 @@ def test_the_run_needed_it(uninterrupted):
     assert len({tuple(s.group_sizes.tolist()) for s in record.steps}) > 2
 
 
+@pytest.mark.slow
 def test_resume_in_the_middle_of_accumulation_steps(tmp_path):
     """Accumulation that does not divide the window: the window is resumed between its passes."""
     options = {

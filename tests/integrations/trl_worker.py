@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import torch
-from trl_runs import Recorder, make, parameters
+from trl_runs import Gradients, Recorder, make, parameters
 
 
 def run(folder: Path, options: dict, resume: bool = False) -> None:
@@ -21,7 +21,8 @@ def run(folder: Path, options: dict, resume: bool = False) -> None:
     if sleep := options.pop("sleep", 0.0):
         options["reward_funcs"] = _slow_reward(sleep)
     folder.mkdir(parents=True, exist_ok=True)
-    trainer = make(kind, folder, **options)
+    gradients = Gradients()
+    trainer = make(kind, folder, callbacks=[gradients], **options)
     record = Recorder(trainer)
     rank = trainer.accelerator.process_index
     generate = trainer._generate_and_score_completions
@@ -29,6 +30,8 @@ def run(folder: Path, options: dict, resume: bool = False) -> None:
     def write(inputs):
         output = generate(inputs)
         step = trainer.last_step
+        if len(record.batches) == 1:
+            torch.save({k: v for k, v in output.items() if torch.is_tensor(v)}, folder / f"rollouts-{rank}.pt")
         line = {
             "global_step": trainer.state.global_step,
             "ids": step.prompt_ids,
@@ -45,6 +48,7 @@ def run(folder: Path, options: dict, resume: bool = False) -> None:
 
     trainer._generate_and_score_completions = write
     trainer.train(resume_from_checkpoint=True if resume else None)
+    torch.save(gradients.taken[0], folder / f"gradient-{rank}.pt")
     torch.save(parameters(trainer), folder / f"final-{rank}.pt")
 
 

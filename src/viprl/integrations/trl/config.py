@@ -67,6 +67,17 @@ class AdaptiveFields:
         },
     )
     embedding_cache: str | None = field(default=None, metadata={"help": "Folder that keeps embeddings between runs."})
+    variance: str = field(
+        default="formula",
+        metadata={
+            "help": "'formula': the paper's, from success probabilities alone. 'learned': from the gradient norms of "
+            "past rollouts, read off the backward pass (viprl.variance.OutcomeMoments); for rloo and dr_grpo."
+        },
+    )
+    norm_layers: str = field(
+        default="default",
+        metadata={"help": "Layers whose gradients enter the norms of variance='learned': 'default' (few) or 'all'."},
+    )
     prompt_id_column: str | None = field(
         default=None,
         metadata={
@@ -112,6 +123,8 @@ class AdaptiveFields:
                 f"{self.steps_per_generation} = {total}"  # type: ignore[attr-defined]
             )
         _one_of("estimator", self.estimator, (None, *ESTIMATORS))
+        _one_of("variance", self.variance, ("formula", "learned"))
+        _one_of("norm_layers", self.norm_layers, ("default", "all"))
         _one_of("prompt_weighting", self.prompt_weighting, ("equal", "rollout"))
         _one_of("predictor", self.predictor, PREDICTORS)
         _one_of("history_format", self.history_format, ("parquet", "jsonl", "none"))

@@ -9,6 +9,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 
+from transformers import Trainer
+
 from viprl.errors import ConfigurationError
 
 TESTED_TRL = "trl >=1.16.0, <1.17"
@@ -86,7 +88,7 @@ def violations(trainer: type) -> list[str]:
     found += _missing_text(trainer, where, (text,))
     if trainer.__name__ == "RLOOTrainer":
         found += _missing_text(trainer, "_generate_and_score_completions", _RLOO_KL)
-    save = inspect.getsource(_plain(trainer.__mro__[2]._save_checkpoint))  # transformers.Trainer
+    save = inspect.getsource(Trainer._save_checkpoint)
     rng, state = save.find("self._save_rng_state(output_dir)"), save.find("self.state.save_to_json(")
     if not 0 <= rng < state:
         found.append("Trainer._save_checkpoint no longer saves the random states before trainer_state.json")

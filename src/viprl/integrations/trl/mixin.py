@@ -155,7 +155,7 @@ class AdaptiveRolloutMixin(ResumableMixin):
         first = self.accelerator.process_index * len(inputs)
         starts = [i for i in range(len(inputs)) if (first + i) % group == 0]
         for i, row in enumerate(inputs[1:], start=1):
-            if i not in starts and row["prompt"] != inputs[i - 1]["prompt"]:
+            if i not in starts and row.get("prompt") != inputs[i - 1].get("prompt"):
                 raise ConfigurationError(
                     f"a generation batch must hold each prompt {group} times in a row (TRL's RepeatSampler), but row "
                     f"{first + i} differs from the one before it inside a group"

@@ -13,6 +13,7 @@ from viprl.allocator import RolloutAllocator
 from viprl.errors import ConfigurationError, InvalidInputError
 from viprl.integrations.groups import GRPO_EPSILON
 from viprl.integrations.prompt_ids import PromptIdRule, choose_rule, plain_text
+from viprl.integrations.trl.learned import learned_model
 from viprl.variance import GRPO, RLOO, DrGRPO, VarianceModel
 
 ID_COLUMNS = ("extra_info", "data_source", "index")
@@ -67,7 +68,7 @@ def build_allocator(
     values = args.reward_values
     return RolloutAllocator(
         _predictor(args, dataset, rule) if predictor is None else predictor,
-        variance_model(args.estimator),
+        learned_model(args.estimator) if args.variance == "learned" else variance_model(args.estimator),
         min_group_size=args.min_group_size,
         max_group_size=args.max_group_size,
         policy=_policy(args.policy) if policy is None else policy,

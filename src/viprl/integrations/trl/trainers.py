@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from trl import GRPOTrainer, RLOOTrainer
 
 from viprl.integrations.trl.config import AdaptiveGRPOConfig, AdaptiveRLOOConfig
+from viprl.integrations.trl.learned import LearnedVarianceMixin
 from viprl.integrations.trl.mixin import AdaptiveRolloutMixin
 
 
-class AdaptiveGRPOTrainer(AdaptiveRolloutMixin, GRPOTrainer):
+class AdaptiveGRPOTrainer(LearnedVarianceMixin, AdaptiveRolloutMixin, GRPOTrainer):
     """``trl.GRPOTrainer`` whose prompts get as many rollouts as their gradient variance warrants.
 
     The config's ``estimator`` chooses the advantages: Dr. GRPO, GRPO with standard deviation, or leave-one-out.
@@ -27,7 +28,7 @@ class AdaptiveGRPOTrainer(AdaptiveRolloutMixin, GRPOTrainer):
         return self.args.estimator != "rloo"
 
 
-class AdaptiveRLOOTrainer(AdaptiveRolloutMixin, RLOOTrainer):
+class AdaptiveRLOOTrainer(LearnedVarianceMixin, AdaptiveRolloutMixin, RLOOTrainer):
     """``trl.RLOOTrainer`` whose prompts get as many rollouts as their gradient variance warrants."""
 
     _config_class = AdaptiveRLOOConfig

@@ -1,0 +1,113 @@
+"""``variance="learned"``: the trainer's own backward passes teach the allocator the gradient's variance.
+
+A ``GradientNormHook`` reads every rollout's gradient norm in the first pass over a generation batch (while it is
+on-policy) and hands them to ``OutcomeMoments`` after the last micro-batch of that pass. TRL shuffles a generation
+batch before it splits it, so every row carries its number along.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from viprl.errors import ConfigurationError
+from viprl.gradient.norm_hook import GradientNormHook
+from viprl.variance import OutcomeMoments
+
+ROW = "viprl_row"
+
+
+class LearnedVarianceMixin:
+    """Put before ``AdaptiveRolloutMixin``; does nothing unless the config says ``variance="learned"``."""
+
+    args: Any
+    allocator: Any
+    accelerator: Any
+    last_step: Any
+    norm_hook: GradientNormHook | None = None
+    _norms: NDArray[np.float64] | None = None
+    _passes_due = 0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        config = kwargs.get("args", args[2] if len(args) > 2 else None)
+        if getattr(config, "variance", None) == "learned":
+            refuse_unlearnable(config)
+        super().__init__(*args, **kwargs)
+        model = getattr(self.allocator, "model", None)
+        learned = self.args.variance == "learned"
+        if model is not None and learned and not isinstance(model, OutcomeMoments):
+            raise ConfigurationError(
+                f"variance='learned' needs an allocator whose model is OutcomeMoments, but got {type(model).__name__}"
+            )
+        if learned:
+            bare = self.accelerator.unwrap_model(self.model)  # type: ignore[attr-defined]
+            self.norm_hook = GradientNormHook(bare, layers=self.args.norm_layers)
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        output: dict[str, Any] = super()._generate_and_score_completions(inputs)  # type: ignore[misc]
+        if self.norm_hook is not None and self.model.training:  # type: ignore[attr-defined]
+            advantages = output["advantages"]
+            output[ROW] = torch.arange(len(advantages), device=advantages.device)
+            self._norms = np.full(len(advantages), np.nan)
+            self._passes_due = self.args.steps_per_generation
+        return output
+
+    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        if self.norm_hook is not None and self._passes_due > 0 and ROW in inputs:
+            self.norm_hook.begin(inputs["advantages"])
+        return super().compute_loss(model, inputs, *args, **kwargs)  # type: ignore[misc]
+
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        inputs = super()._prepare_inputs(generation_batch)  # type: ignore[misc]
+        self._rows = inputs.get(ROW) if isinstance(inputs, dict) else None
+        return inputs
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        loss = super().training_step(*args, **kwargs)  # type: ignore[misc]
+        if self.norm_hook is not None and self._passes_due > 0 and self._rows is not None:
+            if self._norms is not None:
+                self._norms[self._rows.cpu().numpy()] = self.norm_hook.collect()
+            self._passes_due -= 1
+            if self._passes_due == 0:
+                self._teach()
+        return loss
+
+    def _teach(self) -> None:
+        """Hand the norms of the whole generation batch to the model, on the main process."""
+        local = torch.as_tensor(self._norms, device=self.accelerator.device, dtype=torch.float64)
+        norms = self._gathered(local)  # type: ignore[attr-defined]
+        self._norms = None
+        step = self.last_step
+        if not self.accelerator.is_main_process or step is None or step.plan is None:
+            return
+        low, high = self.allocator.reward_values or (0.0, 1.0)
+        rewards = (step.rewards - low) / (high - low)
+        self.allocator.model.observe(step.prompt_ids, step.plan.prediction, step.group_sizes, rewards, norms)
+
+
+def refuse_unlearnable(args: Any) -> None:
+    """Raises ConfigurationError where a rollout's share of the loss is not its advantage times its log-probability."""
+    if args.estimator not in ("rloo", "dr_grpo"):
+        raise ConfigurationError(
+            f"variance='learned' is derived for the estimators rloo and dr_grpo, but got {args.estimator!r}"
+        )
+    if args.predictor == "reward_variance":
+        raise ConfigurationError("variance='learned' needs binary rewards, but got predictor='reward_variance'")
+    if getattr(args, "loss_type", None) is not None and args.beta > 0:
+        raise ConfigurationError(
+            f"variance='learned' needs beta=0 (a KL term in the loss adds gradient of its own), but got {args.beta}"
+        )
+    if getattr(args, "use_liger_kernel", False):
+        raise ConfigurationError("variance='learned' sees no per-rollout gradient inside Liger's fused loss")
+
+
+def learned_model(estimator: str | None) -> OutcomeMoments:
+    """The model of ``variance="learned"``."""
+    if estimator not in ("rloo", "dr_grpo"):
+        raise ConfigurationError(
+            f"variance='learned' is derived for the estimators rloo and dr_grpo, but got {estimator!r}"
+        )
+    return OutcomeMoments(estimator=estimator)
