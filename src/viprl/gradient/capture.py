@@ -49,6 +49,7 @@ class GradientCapture:
         self.select: Tensor | None = None
         self.segments: Tensor | None = None
         self.unsupported: list[str] = []
+        self.incomplete: list[str] = []
         self._modules: list[tuple[nn.Module, str, dict[str, str]]] = []
         self._handles: list[Any] = []
         self._pending: dict[str, list[ParameterUse]] = defaultdict(list)
@@ -109,9 +110,12 @@ class GradientCapture:
         self._row_count = None
 
     def finish(self) -> None:
-        """Hand over parameters some of whose uses got no gradient (a tied embedding that is frozen on one side)."""
-        for name in list(self._pending):
-            self.consumer(name, self._pending.pop(name))
+        """Drop parameters that were seen in part only: a tied embedding whose output layer runs in a fused kernel.
+
+        Part of a gradient says little about the whole; ``incomplete`` names what was dropped.
+        """
+        self.incomplete = sorted(self._pending)
+        self._pending.clear()
 
     def _forward_hook(self, module_name: str, own: dict[str, str]) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:

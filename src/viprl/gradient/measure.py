@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from viprl.errors import InvalidInputError
+from viprl.errors import ConfigurationError, InvalidInputError
 from viprl.gradient.capture import GradientCapture, LayerFilter
 from viprl.gradient.consumers import SketchSum, WholeGradients
 from viprl.gradient.pool import PromptPool
@@ -70,6 +70,11 @@ class GradientMeter:
                 chosen, every, mask = log_probabilities(self.model, prompt, own)
                 chosen.sum().backward()
                 self._capture.finish()
+                if self._capture.incomplete:
+                    raise ConfigurationError(
+                        "every use of a parameter must go through its module, but the model has other uses of "
+                        + ", ".join(self._capture.incomplete)
+                    )
                 parts.append(self._consumer.total())
                 cheap.append(proxies(chosen.detach(), every.detach(), mask))
         back = torch.tensor(order).argsort()

@@ -63,6 +63,11 @@ class GradientNormHook:
         """Trainable parameters of the chosen layers that no rule covers; their gradients are left out."""
         return list(self._capture.unsupported)
 
+    @property
+    def incomplete(self) -> list[str]:
+        """Parameters that the last pass used outside their modules, so that they were left out as well."""
+        return list(self._capture.incomplete)
+
     def begin(self, advantages: Any, *, segments: Tensor | None = None) -> None:
         """Arm the hook for one forward and backward pass.
 

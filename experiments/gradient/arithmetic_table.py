@@ -1,0 +1,109 @@
+"""Predicted and measured variance ratios on the arithmetic model: ``python arithmetic_table.py [POINT...]``.
+
+A POINT is WARM_START_SEED_STEP, as arithmetic_history.py names its files. Predictor and learned variance see the
+history alone; the truth is the pool of fresh rollouts. Two oracles bound what perfect knowledge would give: in sample
+(group sizes and variance from the same pool: too good) and cross-fitted (group sizes from each prompt's 32 rollouts of
+one half, taken at face value, variance from the other: too bad). Shares are of the gain of the first.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import viprl
+from viprl.gradient.comparison import gain_share, oracle_sizes, pool_constants, ratio_and_error, ratio_difference
+from viprl.gradient.moments import variance_curve
+from viprl.gradient.pool import PromptPool, load_pools
+from viprl.variance import RLOO, OutcomeMoments
+
+RESULTS = Path(__file__).parent / "results"
+LOW, SEEDS = 3, 8
+
+
+def replay(name: str, model: OutcomeMoments, prompt_ids: list[str]) -> viprl.DiscountedBeta:
+    """Predictor and model after the recorded history."""
+    predictor = viprl.DiscountedBeta(prompt_ids)
+    with np.load(RESULTS / f"{name}_history.npz") as data:
+        steps = [data[key] for key in ("prompt_ids", "group_sizes", "rewards", "squared_norms")]
+    for ids, sizes, rewards, norms in zip(*steps, strict=True):
+        own = ids.tolist()
+        prediction = predictor.predict(own)
+        model.observe(own, prediction, sizes, rewards, norms)
+        counts = np.add.reduceat(rewards, np.concatenate([[0], np.cumsum(sizes)[:-1]]))
+        predictor.observe(own, counts, sizes)
+    return predictor
+
+
+def evaluate(name: str, mean_size: int = 8) -> dict:
+    """All policies at one point; ratios with jackknife errors over prompts."""
+    pools = load_pools(RESULTS / f"{name}_truth.npz")
+    ids = [p.prompt_id for p in pools]
+    model = OutcomeMoments()
+    prediction = replay(name, model, ids).predict(ids)
+    budget, high = mean_size * len(ids), 4 * mean_size
+    uniform = np.full(len(ids), mean_size)
+    bound = model.for_prompts(ids)
+    pure = model.moments(prediction, ids)
+    sizes = {
+        "paper": viprl.solve_allocation(RLOO(), prediction, budget, LOW, high),
+        "learned": viprl.solve_allocation(bound, prediction, budget, LOW, high),
+        "learned, always": oracle_sizes(*pure, budget, LOW, high),
+    }
+    v1, v2 = pool_constants(pools)
+    values = {n: variance_curve(v1, v2, s) for n, s in sizes.items()}
+    reference = variance_curve(v1, v2, uniform)
+    known = variance_curve(v1, v2, oracle_sizes(v1, v2, budget, LOW, high))
+    best, best_reference = cross_fitted_oracle(pools, budget, high, uniform)
+    predicted = {n: float(m.variance(prediction, sizes[n]).sum() / m.variance(prediction, uniform).sum())
+                 for n, m in (("paper", RLOO()), ("learned", bound))}
+    rows = {}
+    for n, value in values.items():
+        ratio, error = ratio_and_error(value, reference)
+        share, share_error = gain_share(value, known, reference)
+        rows[n] = {"predicted": predicted.get(n), "measured": ratio, "error": error, "share": share,
+                   "share_error": share_error}
+    ratio, error = ratio_and_error(best, best_reference)
+    rows["oracle, cross-fitted"] = {"measured": ratio, "error": error}
+    ratio, error = ratio_and_error(known, reference)
+    rows["oracle, in sample"] = {"measured": ratio, "error": error}
+    difference = ratio_difference(values["learned"], values["paper"], reference)
+    p = np.array([x.mean_reward for x in pools])
+    return {
+        "point": name, "mean_size": mean_size, "prompts": len(ids), "success": float(p.mean()),
+        "mixed": float(np.mean((p > 0) & (p < 1))), "trust": [model.trust.blend, model.trust.exponent],
+        "learned_minus_paper": difference, "rows": rows, "metrics": model.metrics(),
+    }  # fmt: skip
+
+
+def cross_fitted_oracle(pools: list[PromptPool], budget: int, high: int, uniform: np.ndarray):
+    """(B,) variances and uniform variances, averaged over random halves of the pools and both ways round."""
+    best, reference = np.zeros(len(pools)), np.zeros(len(pools))
+    for seed in range(SEEDS):
+        halves = [p.split(seed=seed * 10_000 + q) for q, p in enumerate(pools)]
+        constants = [pool_constants([h[side] for h in halves]) for side in (0, 1)]
+        for past, fresh in ((0, 1), (1, 0)):
+            sizes = oracle_sizes(*constants[past], budget, LOW, high)
+            best += variance_curve(*constants[fresh], sizes)
+            reference += variance_curve(*constants[fresh], uniform)
+    return best / (2 * SEEDS), reference / (2 * SEEDS)
+
+
+def main(names: list[str]) -> None:
+    names = names or sorted(p.name[: -len("_truth.npz")] for p in RESULTS.glob("arithmetic_*_truth.npz"))
+    found = [evaluate(name, size) for name in names for size in (8, 16)]
+    for result in found:
+        print(f"{result['point']} n={result['mean_size']} success {result['success']:.2f} mixed {result['mixed']:.2f} "
+              f"trust {result['trust']} learned-paper %.3f +- %.3f (p %.2g)" % tuple(result["learned_minus_paper"]))
+        for name, row in result["rows"].items():
+            promise = "" if row.get("predicted") is None else f"predicted {row['predicted']:.3f}"
+            share = "" if "share" not in row else f"share {row['share']:+.2f} +- {1.96 * row['share_error']:.2f}"
+            print(f"  {name:<22} {row['measured']:.3f} +- {1.96 * row['error']:.3f}  {promise:<16} {share}")
+    (RESULTS / "arithmetic_table.json").write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
