@@ -60,8 +60,8 @@ class CalibratedPredictor(TablePredictor):
     not learned from (``diagnose``), unless they last longer than 50 steps.
 
     A step costs O(B F^2 + F^3), F < 260 without side information, whatever N is. Memory: the embeddings as given
-    (a memory map stays one; only the batch's rows are read), 224 bytes a prompt of text features if texts are given,
-    188 bytes a visited prompt. Set-up reads all texts once, about .3 ms each.
+    (a memory map stays one; only the batch's rows are read), 230 bytes a prompt of text features if texts are given,
+    184 bytes a visited prompt. Set-up reads all texts once, about .3 ms each.
 
     Args:
         embeddings: (N, D), row r belongs to prompt_ids[r]; or None.

@@ -48,7 +48,7 @@ class GroupedRegression:
         self._origin = np.zeros(width)
         self._origin[0] = start
         self.alpha = np.full(len(groups), PRECISION_MODE)
-        self.information = np.zeros((width, width))
+        self.information = np.zeros((width, width))  # lower triangle
         self.pull = np.zeros(width)
         self.moments = np.array([moments[0] * moments[1], moments[1]])
         self._refit()
@@ -76,7 +76,10 @@ class GroupedRegression:
     def learn(self, x: FloatArray, weight: FloatArray, pull: FloatArray) -> None:
         """Add working observations: weight (B,) and weight * target (B,), as changes to what a prompt gave before."""
         self._update_precisions()
-        self.information += x.T @ (weight[:, None] * x)
+        scaled = x * np.sqrt(np.abs(weight))[:, None]
+        for part, sign in ((scaled[weight > 0], 1.0), (scaled[weight < 0], -1.0)):
+            if len(part):
+                self.information += linalg.blas.dsyrk(sign, part.T, lower=1)
         self.pull += x.T @ pull
         self._refit()
 
