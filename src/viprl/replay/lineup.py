@@ -36,6 +36,7 @@ from viprl.replay.rules import (
     Setting,
     UniformRule,
 )
+from viprl.replay.rules.predictive import SOURCES
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,14 @@ def build_rule(name: RuleName, prompts: Prompts, setting: Setting, seed: int) ->
     if name.guarded:
         return GuardedRule(name.text, policy, predictor, setting)
     return PolicyRule(name.text, policy, predictor)
+
+
+def source_of(name: RuleName) -> str:
+    """Where a rule comes from, and what its predictor is."""
+    if name.predictor is None:
+        return OWN_RULES[name.policy](0).source
+    text = f"{SOURCES.get(name.policy, name.policy)}; predictor: {PREDICTORS[name.predictor][2]}"
+    return f"{text}; with viprl's guard and quarantine of outages" if name.guarded else text
 
 
 def default_lineup(prompts: Prompts) -> list[str]:

@@ -6,6 +6,7 @@ from html import escape
 from importlib import resources
 from typing import Any
 
+from viprl.replay.lineup import parse_rule, source_of
 from viprl.replay.report.charts import ratio_chart, reliability_charts, spending_chart
 from viprl.replay.report.tables import calibration_table, cost_bars, rules_table
 from viprl.replay.summary import Summary
@@ -127,4 +128,11 @@ def _explanation(summary: Summary) -> str:
     items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in terms)
     notes = "".join(f"<li>{escape(note)}</li>" for note in summary.notes)
     reading = f"<h2>Reading the log</h2><ul>{notes}</ul>" if notes else ""
-    return f'<section class="foot"><h2>What the words mean</h2><dl>{items}</dl>{reading}</section>'
+    rules = "".join(
+        f"<dt>{escape(label(row.rule))}</dt><dd>{escape(source_of(parse_rule(row.rule)))}</dd>"
+        for row in summary.headline_rows
+    )
+    return (
+        f'<section class="foot"><h2>What the words mean</h2><dl>{items}</dl>'
+        f"<h2>Where the rules come from</h2><dl>{rules}</dl>{reading}</section>"
+    )
