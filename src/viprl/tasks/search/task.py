@@ -71,7 +71,7 @@ class SearchTask(Task):
         self._max_turns, self._seed = max_turns, seed
         self._system = SYSTEM_PROMPT if system_prompt and self._world is None else None
         if self._world is not None:
-            self.max_completion_length = 300
+            self.max_completion_length = 190  # two searches, one of them after a broken call, and the answer
             self._train, self._test = self._world.split(train_size or 240, test_size or 120)
             self.retriever: Retriever = build_retriever("bm25", self._world.passages)
             return
