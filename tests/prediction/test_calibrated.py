@@ -12,6 +12,7 @@ from scipy import special
 
 from viprl.errors import CheckpointError, InvalidInputError, UnknownPromptError
 from viprl.prediction import CalibratedPredictor
+from viprl.testing import PredictorConformance
 from viprl.testing.checks import same, same_prediction
 
 N, D = 240, 8
@@ -220,6 +221,24 @@ def test_features_need_ids():
         CalibratedPredictor(prompt_ids=["a"]).predict(["b"])
 
 
+def test_a_refused_state_leaves_the_predictor_as_it_was():
+    _, x, _ = world()
+    predictor, other = CalibratedPredictor(x, prompt_ids=IDS), CalibratedPredictor(x[:, :5], prompt_ids=IDS)
+    other.observe(IDS[:5], np.full(5, 8), np.full(5, 8))
+    before = copy.deepcopy(predictor.state_dict())
+    for load in (predictor.load_state_dict, predictor.merge_state):
+        with pytest.raises(CheckpointError, match="shape"):
+            load(other.state_dict())
+    assert same(before, predictor.state_dict())
+
+
+def test_embeddings_that_are_not_finite_are_refused():
+    _, x, _ = world()
+    x[7, 2] = np.nan
+    with pytest.raises(InvalidInputError, match="finite"):
+        CalibratedPredictor(x, prompt_ids=IDS)
+
+
 def test_memory_mapped_embeddings_stay_mapped(tmp_path):
     _, x, _ = world()
     np.save(tmp_path / "x.npy", x.astype(np.float16))
@@ -228,3 +247,13 @@ def test_memory_mapped_embeddings_stay_mapped(tmp_path):
     for predictor in (a, b):
         predictor.observe(IDS[:20], np.arange(20) % 9, np.full(20, 8))
     assert same_prediction(a.predict(IDS), b.predict(IDS))
+
+
+class TestConformance(PredictorConformance):
+    def make(self):
+        return CalibratedPredictor(
+            np.random.default_rng(5).normal(size=(24, 6)),
+            prompt_ids=self.prompt_ids,
+            texts=[f"What is {i} + {i % 5}?" for i in range(24)],
+            side_information={"difficulty": np.where(np.arange(24) % 3, np.arange(24.0), np.nan)},
+        )

@@ -8,6 +8,7 @@ import pytest
 from viprl.errors import InvalidInputError
 from viprl.prediction import RewardVariancePredictor
 from viprl.prediction.reward_variance import softplus
+from viprl.testing import PredictorConformance
 from viprl.testing.checks import same
 
 N = 300
@@ -130,3 +131,9 @@ def test_state_round_trip_and_merge():
     c = RewardVariancePredictor(x[5:], prompt_ids=IDS[5:])
     assert c.merge_state(a.state_dict())["gone"] == IDS[:5]
     assert c.predict(IDS[5:20]).reward_variance == pytest.approx(a.predict(IDS[5:20]).reward_variance, rel=0.05)
+
+
+class TestConformance(PredictorConformance):
+    def make(self):
+        x = np.random.default_rng(5).normal(size=(24, 6))
+        return RewardVariancePredictor(x, prompt_ids=self.prompt_ids)

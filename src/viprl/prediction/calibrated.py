@@ -218,10 +218,12 @@ class CalibratedPredictor(TablePredictor):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._features.check(state["features"])  # before anything changes
         super().load_state_dict(state)
         self._load_models(state)
 
     def merge_state(self, state: dict[str, Any]) -> dict[str, list[PromptId]]:
+        self._features.check(state["features"])
         report = super().merge_state(state)
         self._load_models(state)
         return report

@@ -54,6 +54,9 @@ class EmbeddingBlock:
     def rows(self, rows: IntArray) -> NDArray[np.float32]:
         x = self._embeddings[rows].astype(np.float32) - self.maps["centre"]
         result: NDArray[np.float32] = x @ self.maps["directions"]
+        if not np.isfinite(result).all():
+            wrong = int(rows[~np.isfinite(result).all(axis=1)][0])
+            raise InvalidInputError(f"`embeddings` must be finite, but row {wrong} is not")
         return result
 
 
@@ -166,23 +169,26 @@ class PromptFeatures:
         """The learned maps (components, idf, means): weights learned on them are meaningless without them."""
         return {block.name: {k: np.copy(v) for k, v in block.maps.items()} for block in self._blocks}
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Use the maps of a saved state on this predictor's prompts."""
+    def check(self, state: Mapping[str, Any]) -> None:
+        """Raise CheckpointError where a saved state's maps are not of these blocks and shapes."""
         if list(state) != [block.name for block in self._blocks]:
             raise CheckpointError(
                 f"the state's features must be the predictor's, but got {list(state)}, "
                 f"{[block.name for block in self._blocks]}"
             )
         for block in self._blocks:
-            new = {k: np.asarray(v) for k, v in state[block.name].items()}
             for name, value in block.maps.items():
-                if name not in new or new[name].shape != value.shape:
-                    raise CheckpointError(
-                        f"{block.name}.{name} must have shape {value.shape}, but got "
-                        f"{new[name].shape if name in new else 'nothing'}"
-                    )
+                found = np.shape(state[block.name][name]) if name in state[block.name] else None
+                if found != value.shape:
+                    raise CheckpointError(f"{block.name}.{name} must have shape {value.shape}, but got {found}")
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Use the maps of a saved state on this predictor's prompts."""
+        self.check(state)
+        for block in self._blocks:
+            new = {k: np.asarray(state[block.name][k], v.dtype) for k, v in block.maps.items()}
             same = all(np.array_equal(new[k], v) for k, v in block.maps.items())
-            block.maps = {k: new[k].astype(v.dtype) for k, v in block.maps.items()}
+            block.maps = {k: v.copy() for k, v in new.items()}
             if not same and hasattr(block, "build"):
                 block.build()
 

@@ -196,10 +196,12 @@ class RewardVariancePredictor(TablePredictor):
         return super().state_dict() | {"features": self._features.state(), "regression": self._regression.state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._features.check(state["features"])  # before anything changes
         super().load_state_dict(state)
         self._load_models(state)
 
     def merge_state(self, state: dict[str, Any]) -> dict[str, list[PromptId]]:
+        self._features.check(state["features"])
         report = super().merge_state(state)
         self._load_models(state)
         return report
