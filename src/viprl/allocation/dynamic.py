@@ -24,7 +24,7 @@ from viprl.allocation.problem import AllocationProblem, FloatArray, IntArray, wa
 from viprl.errors import InfeasibleBudgetError
 
 CELL_LIMIT = 1 << 26  # table cells (two bytes each) beyond which the bounded solution is returned instead
-_CORE = 128  # prompts with the most open choice, solved first for a better feasible solution
+_PER_MOVE = 8  # prompts per move that are solved first, for a better feasible solution
 _TOLERANCE = 1e-12
 
 
@@ -55,7 +55,7 @@ def solve_dynamic(problem: AllocationProblem, curves: FloatArray) -> DynamicSolu
     rows = np.arange(len(problem))
     tolerance = _TOLERANCE * (float(np.abs(values[rows, start]).sum()) + abs(price) * problem.budget)
     chosen, gap, exact = start, float(values[rows, start].sum()) - bound, False
-    for core in (_most_open(regret), rows):
+    for core in (_most_open(regret, choice), rows):
         if gap <= tolerance:
             exact = True
             break
@@ -66,12 +66,19 @@ def solve_dynamic(problem: AllocationProblem, curves: FloatArray) -> DynamicSolu
     return DynamicSolution(_break_ties(problem, values, chosen), bound, exact)
 
 
-def _most_open(regret: FloatArray) -> NDArray[np.intp]:
-    """Rows whose second-best size is regretted least."""
-    if regret.shape[1] < 2 or len(regret) <= _CORE:
+def _most_open(regret: FloatArray, choice: NDArray[np.intp]) -> NDArray[np.intp]:
+    """For each move away from the priced choice (one size more, two less, ...) the rows that regret it least."""
+    columns = regret.shape[1]
+    if len(regret) <= _PER_MOVE:
         return np.arange(len(regret))
-    second = np.partition(regret, 1, axis=1)[:, 1]
-    return np.sort(np.argpartition(second, _CORE)[:_CORE])
+    chosen = np.zeros(len(regret), bool)
+    for move in (*range(1 - columns, 0), *range(1, columns)):
+        column = choice + move
+        inside = (column >= 0) & (column < columns)
+        moved = np.where(inside, regret[np.arange(len(regret)), np.clip(column, 0, columns - 1)], np.inf)
+        rows = np.argpartition(moved, _PER_MOVE)[:_PER_MOVE]
+        chosen[rows[np.isfinite(moved[rows])]] = True
+    return np.flatnonzero(chosen)
 
 
 def _check_finite(problem: AllocationProblem, values: FloatArray, spend: IntArray) -> None:
