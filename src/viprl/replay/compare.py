@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -177,7 +178,13 @@ def _replay_task(
     task: tuple[str, int], world: World, prompts: Prompts, setting: Setting, step: Callable[[], None]
 ) -> Trace:
     name, seed = task
-    return replay(world, build_rule(parse_rule(name), prompts, setting, seed), setting, seed=seed, on_step=step)
+    logger = logging.getLogger("viprl")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # a trainer wants to hear of every guarded step; here they are figures
+    try:
+        return replay(world, build_rule(parse_rule(name), prompts, setting, seed), setting, seed=seed, on_step=step)
+    finally:
+        logger.setLevel(level)
 
 
 def _path(folder: Path, rule: str, seed: int, key: str) -> Path:

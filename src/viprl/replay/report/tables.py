@@ -16,11 +16,11 @@ def rules_table(summary: Summary, phase: str) -> str:
         "Rule",
         "Gradient variance (uniform = 1)",
         "Rollouts saved",
-        f"Gap to {summary.best_name} closed",
+        "Gap closed",
         "Live groups",
         "Signal left out",
         "Rollouts used",
-        "Compared with uniform",
+        "Against uniform",
     )
     rows = "".join(_rule_row(row, head) for row in summary.rows[phase])
     return _table(head, rows, "rules")
