@@ -115,6 +115,20 @@ def test_errors_are_one_line_with_the_rule(capsys, log, tmp_path, monkeypatch, a
     assert status == 2 and message in err and err.startswith(f"viprl {arguments[0]}: ") and err.count("\n") == 1
 
 
+def test_steps_that_no_sizes_fit_are_left_out_and_said(capsys, log, tmp_path):
+    frame = pd.read_parquet(log / "log.parquet")
+    few = frame["step"] == 7
+    frame.loc[few, "n_rollouts"] = 2
+    frame.loc[few, "successes"] = 1
+    frame.to_parquet(tmp_path / "log.parquet")
+    command = ["replay", tmp_path / "log.parquet", "--rules", "uniform,vip:beta", "--out", tmp_path / "out"]
+    command += ["--resamples", 50, "--jobs", 1]
+    status, out, _ = run(capsys, *command)
+    assert status == 0 and "left out 1 steps: their rollouts do not fit" in out and "over 39 steps" in out
+    status, _, err = run(capsys, *command, "--min-group-size", 9, "--max-group-size", 12)
+    assert status == 2 and "no recorded step fits; mean rollouts a prompt: 7.85" in err
+
+
 def test_forecast_in_words_and_json(capsys, log):
     status, out, _ = run(capsys, "forecast", "--rates", log / "log.parquet", "--budget", 240, "--batch", 30)
     assert status == 0 and "recommended: L = " in out and "30 prompts, 240 rollouts" in out

@@ -97,7 +97,7 @@ def compare(
             tasks.append(task)
         else:
             result.traces[task] = kept
-    count = min(jobs or len(os.sched_getaffinity(0)), max(len(tasks), 1))
+    count = min(jobs or _cores(), max(len(tasks), 1))
     total = len(tasks) * world.n_steps
     arguments = (world, prompts, setting)
 
@@ -185,6 +185,11 @@ def _replay_task(
         return replay(world, build_rule(parse_rule(name), prompts, setting, seed), setting, seed=seed, on_step=step)
     finally:
         logger.setLevel(level)
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _path(folder: Path, rule: str, seed: int, key: str) -> Path:

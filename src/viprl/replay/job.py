@@ -84,9 +84,11 @@ def run(request: ReplayRequest, *, say: Callable[[str], None] = print, bar: bool
     if request.protocol not in PROTOCOLS:
         raise ConfigurationError(f"protocol must be one of {PROTOCOLS}, but got {request.protocol!r}")
     world, prompts, notes = build_world(request)
+    setting = _setting(request, world)
+    world, left_out = _fitting_steps(world, setting)
+    notes += left_out
     for note in notes:
         say(note)
-    setting = _setting(request, world)
     rules = list(request.rules) or default_lineup(prompts)
     seeds = list(request.seeds) if request.seeds else list(REFERENCE_SEEDS if request.protocol == "pool" else (0,))
     out = Path(request.out)
@@ -97,9 +99,9 @@ def run(request: ReplayRequest, *, say: Callable[[str], None] = print, bar: bool
         comparison = _compare(world, rules, prompts, setting, seeds, request, out, progress)
     summary = summarize(comparison, world, setting, resamples=request.resamples)
     summary.notes = notes
-    files = write_report(summary, out)
     for line in report_lines(summary):
         say(line)
+    files = write_report(summary, out)
     say("written: " + ", ".join(str(f) for f in files))
     return ReplayResult(summary, files, comparison.interrupted)
 
@@ -203,6 +205,31 @@ def _setting(request: ReplayRequest, world: World) -> Setting:
                 f"(max_group_size={high}, fewest rollouts={recorded})"
             )
     return Setting(ESTIMATORS[request.estimator](), low, high)
+
+
+def _fitting_steps(world: World, setting: Setting) -> tuple[World, list[str]]:
+    """The world without recorded steps whose rollouts no group sizes within the bounds can use up."""
+    if not isinstance(world, RecordedLog) or world.budget is not None:
+        return world, []
+    log = world.log
+    sizes = np.diff(log.offsets)
+    used = np.add.reduceat(log.rollouts, log.offsets[:-1])
+    fits = (used >= setting.min_group_size * sizes) & (used <= setting.max_group_size * sizes)
+    if fits.all():
+        return world, []
+    if not fits.any():
+        raise ConfigurationError(
+            "group sizes within [min_group_size, max_group_size] must be able to use up a step's rollouts, but at "
+            f"[{setting.min_group_size}, {setting.max_group_size}] no recorded step fits; mean rollouts a prompt: "
+            f"{used.sum() / sizes.sum():.2f}"
+        )
+    if world.outage is not None:
+        raise ConfigurationError(
+            f"{int((~fits).sum())} steps do not fit the bounds; with --outage give --group-size too"
+        )
+    kept = RecordedLog(log.subset(np.repeat(fits, sizes)), resample=world.resample)
+    note = f"left out {int((~fits).sum()):,} steps: their rollouts do not fit group sizes within the bounds"
+    return kept, [note]
 
 
 def _compare(

@@ -115,7 +115,7 @@ class VisitLog:
 
     def pooled(self) -> tuple[FloatArray, IntArray]:
         """(N,) successes and rollouts of each prompt over all its visits."""
-        k = np.bincount(self.rows, self.successes, minlength=len(self.prompt_ids))
+        k: FloatArray = np.bincount(self.rows, self.successes, minlength=len(self.prompt_ids)).astype(np.float64)
         n = np.bincount(self.rows, self.rollouts, minlength=len(self.prompt_ids))
         return k, n.astype(np.int64)
 
@@ -134,7 +134,8 @@ def hindsight(log: VisitLog, *, prior: tuple[float, float] = (0.3, 0.45), keep: 
             rows = log.rows[step]
             seen[step] += memory[rows]
             memory[rows] = keep * (memory[rows] + counts[step])
-    return seen + np.array(prior)
+    result: FloatArray = seen + np.array(prior)
+    return result
 
 
 def _rows(ids: NDArray[np.object_], all_prompts: Sequence[str] | None) -> tuple[IntArray, tuple[str, ...]]:

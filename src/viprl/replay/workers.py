@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 T = TypeVar("T", bound=Hashable)
 Work = Callable[[Any, Callable[[], None]], Any]  # (task, count one step) -> answer
@@ -33,7 +33,7 @@ class WorkerPool:
 
     def __init__(self, jobs: int, work: Work) -> None:
         methods = multiprocessing.get_all_start_methods()
-        self._context = multiprocessing.get_context("fork" if "fork" in methods else "spawn")
+        self._context: Any = multiprocessing.get_context("fork" if "fork" in methods else "spawn")
         self.counter: Any = self._context.Value("q", 0)
         self._work = work
         self._workers: dict[Connection, Any] = {}
@@ -54,16 +54,17 @@ class WorkerPool:
             ready = wait(list(running), timeout=POLL_SECONDS)
             if not ready:
                 yield next(iter(running.values())), None
-            for pipe in ready:
-                task = running.pop(pipe)  # type: ignore[arg-type]
+            for item in ready:
+                pipe = cast(Connection, item)
+                task = running.pop(pipe)
                 try:
-                    answer = pipe.recv()  # type: ignore[union-attr]
+                    answer = pipe.recv()
                 except EOFError:
                     answer = "its process ended without an answer (out of memory?)"
-                    pipe = self._replace(pipe)  # type: ignore[arg-type]
+                    pipe = self._replace(pipe)
                 if waiting:
-                    running[pipe] = waiting.pop(0)  # type: ignore[index]
-                    pipe.send(running[pipe])  # type: ignore[union-attr, index]
+                    running[pipe] = waiting.pop(0)
+                    pipe.send(running[pipe])
                 yield task, answer
 
     def __enter__(self) -> WorkerPool:
