@@ -98,6 +98,14 @@ def test_pictures_come_in_two_looks_and_as_png(tmp_path):
     assert picture.light != picture.dark and picture.light.startswith("data:image/svg+xml;base64,")
 
 
+def test_a_run_of_dead_groups_has_a_dash_for_its_variance():
+    from viprl.training.report import write
+
+    table = history([(0, "a", 0, 4, 4, 0.1, 0.05), (0, "b", 0, 6, 6, 0.1, 0.05)])
+    ratio = collect.overall_ratio(collect.variance_ratios(table, "rloo"), "realised")
+    assert np.isnan(ratio) and write._rate(ratio) == "–" and write._finite({"x": ratio}) == {"x": None}
+
+
 def luminance(color: str) -> float:
     channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]

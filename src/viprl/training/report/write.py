@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from viprl.training.callbacks import write_json
 from viprl.training.config import TrainConfig
 from viprl.training.report import pictures
 from viprl.training.report.collect import RunData, differences, read_run, summary_row
@@ -34,8 +36,7 @@ def write_report(folder: Path, config: TrainConfig, runs: Sequence[Run]) -> tupl
     _write_tables(folder, tables)
     rows = [summary_row(data, config.estimator) for data in tables]
     paired = differences(tables)
-    summary = {"runs": rows, "differences": paired}
-    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / "summary.json", {"runs": [_finite(row) for row in rows], "differences": paired})
     shutil.copy(Path(config.output) / "config.yaml", folder / "config.yaml")
     page = folder / PAGE
     page.write_text(render_page(config, rows, paired, draw_pictures(folder, config, tables)), encoding="utf-8")
@@ -103,7 +104,7 @@ def render_page(
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["rate"] = lambda value: f"{value:.3f}"
+    environment.filters["rate"] = _rate
     environment.filters["signed"] = lambda value: f"{value:+.3f}"
     environment.filters["percent"] = lambda value: f"{100 * value:.2f} %"
     template = environment.from_string(files(__package__).joinpath("page.html.j2").read_text(encoding="utf-8"))
@@ -137,13 +138,22 @@ def closing_lines(
         )
     main = rows[0]
     lines += [
-        f"{main['policy']}: gradient variance relative to equal groups {main['predicted_ratio']:.3f} predicted, "
-        f"{main['realised_ratio']:.3f} realised; predicting and allocating took {100 * main['overhead_share']:.2f} % "
+        f"{main['policy']}: gradient variance relative to equal groups {_rate(main['predicted_ratio'])} predicted, "
+        f"{_rate(main['realised_ratio'])} realised; predicting and allocating took {100 * main['overhead_share']:.2f} % "
         "of the step time",
         f"look at {page}: did it learn, where did the rollouts go, can the predictions be trusted",
         f"the history in {page.parent / 'history.parquet'} is what `viprl replay` reads",
     ]
     return tuple(lines)
+
+
+def _rate(value: float) -> str:
+    """Three digits; a dash where nothing was measured (a run in which every group was dead has no variance)."""
+    return "–" if math.isnan(value) else f"{value:.3f}"
+
+
+def _finite(row: dict[str, Any]) -> dict[str, Any]:
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
 
 
 def _write_tables(folder: Path, tables: Sequence[RunData]) -> None:
