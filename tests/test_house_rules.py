@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,7 @@ ALLOWED = {
     "prediction": {"errors", "prediction"},
     "variance": {"errors", "variance"},
     "allocation": {"errors", "allocation"},
-    "feedback": {"errors", "feedback", "prediction"},
+    "feedback": {"errors", "feedback", "plan", "prediction"},
     "plan": {"errors", "prediction"},
     "allocator": CORE,
 }
@@ -89,7 +90,8 @@ def test_import_needs_numpy_and_scipy_alone() -> None:
         " 'sentence_transformers', 'sklearn', 'matplotlib', 'datasets', 'yaml', 'rich', 'tqdm'}\n"
         "print(sorted(heavy))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    environment = {**os.environ, "PYTHONPATH": str(SRC.parent)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.strip() == "[]"
 
 

@@ -20,6 +20,7 @@ from viprl.checkpoint import read_state, write_state
 from viprl.errors import CheckpointError, InvalidInputError, PlanError
 from viprl.feedback import Guard, OutageDetector, PredictionScores, Rewards, read_rewards
 from viprl.feedback.guard import bernoulli_noise
+from viprl.feedback.history import history_rows
 from viprl.feedback.rewards import detect_values, successes
 from viprl.plan import Plan
 from viprl.prediction.base import Prediction, Predictor, PromptId
@@ -185,7 +186,7 @@ class RolloutAllocator:
                 raise InvalidInputError(f"`{name}` must have shape ({len(plan)},), but got {extra.shape}")
         binary = self.predictor.reward_kind == "binary"
         quarantined = self._learn_binary(plan, read) if binary else self._learn_real(plan, read)
-        self._history = self._rows(plan, read, *extras)
+        self._history = history_rows(plan, read, self.step, self._visits, self.reward_values or (0.0, 1.0), *extras)
         for prompt_id in plan.prompt_ids:
             self._visits[prompt_id] = self._visits.get(prompt_id, 0) + 1
         self._observed[key] = None
@@ -359,37 +360,6 @@ class RolloutAllocator:
             **(self.model.metrics() if hasattr(self.model, "metrics") else {}),
         }
         return {f"viprl/{name}": float(value) for name, value in found.items()}
-
-    def _rows(
-        self, plan: Plan, read: Rewards, tokens: FloatArray | None, seconds: FloatArray | None
-    ) -> list[dict[str, Any]]:
-        low, high = self.reward_values or (0.0, 1.0)
-        fresh: dict[PromptId, int] = {}
-        rows = []
-        for q, prompt_id in enumerate(plan.prompt_ids):
-            visit = self._visits.get(prompt_id, 0) + fresh.get(prompt_id, 0)
-            fresh[prompt_id] = fresh.get(prompt_id, 0) + 1
-            n = int(read.counts[q])
-            if n == 0:
-                continue
-            mean = float(read.means[q])
-            rows.append(
-                {
-                    "step": self.step,
-                    "prompt_id": str(prompt_id),
-                    "visit": visit,
-                    "successes": (mean - low) / (high - low) * n,
-                    "n_rollouts": n,
-                    "reward_mean": mean,
-                    "reward_var": float(read.variances[q]) if n > 1 else None,
-                    "predicted_mean": float(plan.prediction.mean[q]),
-                    "predicted_bernoulli_variance": float(plan.prediction.bernoulli_variance[q]),
-                    "group_size": int(plan.group_sizes[q]),
-                    "tokens": None if tokens is None else int(tokens[q]),
-                    "seconds": None if seconds is None else float(seconds[q]),
-                }
-            )
-        return rows
 
 
 def _restore_predictor(predictor: Predictor, state: dict[str, Any]) -> RestoreReport | None:

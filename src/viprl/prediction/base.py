@@ -199,15 +199,23 @@ def _probability(name: str, values: ArrayLike) -> FloatArray:
 
 
 def _beta_quadrature(a: FloatArray, b: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Equal-probability slices of each Beta, each slice represented by its own mean.
+    """Gauss-Jacobi quadrature for each Beta(a, b): exact for polynomials in p up to degree 2 * QUADRATURE_NODES - 1.
 
-    E[p; lo < p < hi] = a / (a + b) times the mass that Beta(a + 1, b) gives the slice, so the means are exact and
-    the rule keeps E[p] exactly; it works for any a, b > 0, also where the density is unbounded at 0 or 1.
+    Golub and Welsch (1969): nodes and weights are the eigenvalues and squared first eigenvector components of the
+    symmetric tridiagonal matrix of the Jacobi polynomials' recurrence, here with x = 2p - 1.
     """
-    edges = np.linspace(0.0, 1.0, 4 * QUADRATURE_NODES + 1)
-    cuts = special.betaincinv(a[:, None], b[:, None], edges[None, 1:-1])
-    mass = special.betainc((a + 1)[:, None], b[:, None], cuts)
-    zero, one = np.zeros((len(a), 1)), np.ones((len(a), 1))
-    slices = np.diff(np.concatenate([zero, mass, one], axis=1), axis=1)
-    nodes = np.clip((a / (a + b))[:, None] * slices * (len(edges) - 1), 0.0, 1.0)
-    return nodes, np.full(nodes.shape, 1.0 / nodes.shape[1])
+    k = np.arange(1.0, QUADRATURE_NODES)
+    alpha, beta = (b - 1)[:, None], (a - 1)[:, None]
+    total = alpha + beta
+    matrix = np.zeros((len(a), QUADRATURE_NODES, QUADRATURE_NODES))
+    rows = np.arange(QUADRATURE_NODES)
+    matrix[:, 0, 0] = (a - b) / (a + b)
+    matrix[:, rows[1:], rows[1:]] = (beta**2 - alpha**2) / ((2 * k + total) * (2 * k + total + 2))
+    # the factors (k + total) / (2 k + total - 1) cancel at k = 1, where both may be zero
+    ratio = np.ones((len(a), len(k)))
+    ratio[:, 1:] = (k[1:] + total) / (2 * k[1:] + total - 1)
+    squares = 4 * k * (k + alpha) * (k + beta) * ratio / ((2 * k + total) ** 2 * (2 * k + total + 1))
+    matrix[:, rows[1:], rows[:-1]] = np.sqrt(squares)  # eigh reads the lower triangle
+    values, vectors = np.linalg.eigh(matrix)
+    weights = vectors[:, 0, :] ** 2
+    return np.clip((values + 1) / 2, 0.0, 1.0), weights / weights.sum(axis=1, keepdims=True)
