@@ -140,8 +140,8 @@ def closing_lines(
     lines += [
         f"{main['policy']}: gradient variance relative to equal groups "
         f"{_rate(main['predicted_ratio'])} predicted, "
-        f"{_rate(main['realised_ratio'])} realised; predicting and allocating took {100 * main['overhead_share']:.2f} % "
-        "of the step time",
+        f"{_rate(main['realised_ratio'])} realised; predicting and allocating took "
+        f"{100 * main['overhead_share']:.2f} % of the step time",
         f"look at {page}: did it learn, where did the rollouts go, can the predictions be trusted",
         f"the history in {page.parent / 'history.parquet'} is what `viprl replay` reads",
     ]
