@@ -58,14 +58,21 @@ def evaluate(name: str, mean_size: int = 8) -> dict:
     reference = variance_curve(v1, v2, uniform)
     known = variance_curve(v1, v2, oracle_sizes(v1, v2, budget, LOW, high))
     best, best_reference = cross_fitted_oracle(pools, budget, high, uniform)
-    predicted = {n: float(m.variance(prediction, sizes[n]).sum() / m.variance(prediction, uniform).sum())
-                 for n, m in (("paper", RLOO()), ("learned", bound))}
+    predicted = {
+        n: float(m.variance(prediction, sizes[n]).sum() / m.variance(prediction, uniform).sum())
+        for n, m in (("paper", RLOO()), ("learned", bound))
+    }
     rows = {}
     for n, value in values.items():
         ratio, error = ratio_and_error(value, reference)
         share, share_error = gain_share(value, known, reference)
-        rows[n] = {"predicted": predicted.get(n), "measured": ratio, "error": error, "share": share,
-                   "share_error": share_error}
+        rows[n] = {
+            "predicted": predicted.get(n),
+            "measured": ratio,
+            "error": error,
+            "share": share,
+            "share_error": share_error,
+        }
     ratio, error = ratio_and_error(best, best_reference)
     rows["oracle, cross-fitted"] = {"measured": ratio, "error": error}
     ratio, error = ratio_and_error(known, reference)
@@ -96,8 +103,10 @@ def main(names: list[str]) -> None:
     names = names or sorted(p.name[: -len("_truth.npz")] for p in RESULTS.glob("arithmetic_*_truth.npz"))
     found = [evaluate(name, size) for name in names for size in (8, 16)]
     for result in found:
-        print(f"{result['point']} n={result['mean_size']} success {result['success']:.2f} mixed {result['mixed']:.2f} "
-              f"trust {result['trust']} learned-paper %.3f +- %.3f (p %.2g)" % tuple(result["learned_minus_paper"]))
+        print(
+            f"{result['point']} n={result['mean_size']} success {result['success']:.2f} mixed {result['mixed']:.2f} "
+            f"trust {result['trust']} learned-paper %.3f +- %.3f (p %.2g)" % tuple(result["learned_minus_paper"])
+        )
         for name, row in result["rows"].items():
             promise = "" if row.get("predicted") is None else f"predicted {row['predicted']:.3f}"
             share = "" if "share" not in row else f"share {row['share']:+.2f} +- {1.96 * row['share_error']:.2f}"

@@ -1,3 +1,4 @@
+# ruff: noqa: E402  (optional packages are asked for first)
 """Per-rollout gradients seen by hooks equal gradients computed one rollout at a time."""
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from tests.gradient import models
+
 from viprl.errors import ConfigurationError
 from viprl.gradient.capture import GradientCapture, only_named
 from viprl.gradient.consumers import NormSum, SketchSum, WholeGradients
@@ -57,7 +59,9 @@ def test_sketch_of_hooks_is_sketch_of_gradients(name: str) -> None:
         stop = start + int(torch.Size(shape).numel())
         sketch.add_dense(expected, parameter, exact[:, start:stop])
         start = stop
-    torch.testing.assert_close(capture.consumer.total(), expected, rtol=1e-3, atol=1e-4 * exact.norm(dim=1).max().item())
+    torch.testing.assert_close(
+        capture.consumer.total(), expected, rtol=1e-3, atol=1e-4 * exact.norm(dim=1).max().item()
+    )
 
 
 def test_every_parameter_is_watched() -> None:
@@ -82,7 +86,9 @@ def test_packed_rows_give_each_rollout_its_own_norm() -> None:
     model = models.llama()
     a, b = torch.tensor([[5, 6, 7, 8]]), torch.tensor([[9, 10, 11, 12, 13]])
     separate = [
-        models.exact_gradients(model, x, torch.ones_like(x), torch.ones(x.shape), [n for n, _ in model.named_parameters()])
+        models.exact_gradients(
+            model, x, torch.ones_like(x), torch.ones(x.shape), [n for n, _ in model.named_parameters()]
+        )
         for x in (a, b)
     ]
     packed = torch.cat([a, b], 1)

@@ -89,7 +89,9 @@ def test_one_pool_agrees_with_brute_force(estimator: str) -> None:
     for _ in range(300):
         draw = rng.integers(0, 8, 40)
         moments = group_moments(rewards[draw], gradients[draw] @ gradients[draw].T)
-        covered.append(np.abs(moments.variance(sizes, estimator) - expected) < 2 * moments.standard_error(sizes, estimator))
+        covered.append(
+            np.abs(moments.variance(sizes, estimator) - expected) < 2 * moments.standard_error(sizes, estimator)
+        )
     share = np.mean(covered, axis=0)
     assert (share > 0.85).all() and (share < 1).all(), share
 

@@ -1,3 +1,4 @@
+# ruff: noqa: E402  (optional packages are asked for first)
 """Norms read off a training step's backward pass equal exact per-rollout norms, whatever the advantages."""
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from tests.gradient import models
+
 from viprl.errors import ConfigurationError, InvalidInputError
 from viprl.gradient.norm_hook import GradientNormHook
 

@@ -1,3 +1,4 @@
+# ruff: noqa: E402  (optional packages are asked for first)
 """A real (tiny, random) language model end to end: sampled rollouts, hooked gradients, pool, brute force."""
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from tests.gradient import models
+
 from viprl.gradient.consumers import SketchSum
 from viprl.gradient.measure import GradientMeter
 from viprl.gradient.moments import group_moments
@@ -42,7 +44,9 @@ def test_one_pool_predicts_brute_force(sketch_size) -> None:
     crowd = draw(model, 24_000, generator)
     unique = list(dict.fromkeys(crowd))
     where = {c: i for i, c in enumerate(unique)}
-    exact = GradientMeter(model, sketch_size=None, batch_rows=256).gradients(PROMPT, [list(c) for c in unique])[0].double()
+    exact = (
+        GradientMeter(model, sketch_size=None, batch_rows=256).gradients(PROMPT, [list(c) for c in unique])[0].double()
+    )
     index = torch.tensor([where[c] for c in crowd])
     rewards = torch.tensor([reward(c) for c in crowd], dtype=torch.float64)
 
@@ -85,7 +89,9 @@ def test_sketch_error_on_real_gradients() -> None:
     for size in (4096, DEFAULT_SIZE):
         relative = []
         for seed in range(3):
-            sketched = GradientMeter(model, sketch_size=size, seed=seed, batch_rows=5).gradients([4, 5, 6, 13], completions)[0]
+            sketched = GradientMeter(model, sketch_size=size, seed=seed, batch_rows=5).gradients(
+                [4, 5, 6, 13], completions
+            )[0]
             sketched = sketched.double()
             relative.append((sketched @ sketched.T - true) / scale)
         errors[size] = float(torch.stack(relative).square().mean().sqrt())

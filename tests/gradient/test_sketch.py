@@ -1,3 +1,4 @@
+# ruff: noqa: E402  (optional packages are asked for first)
 """The sketch keeps inner products within its stated error, and is linear and reproducible."""
 
 from __future__ import annotations

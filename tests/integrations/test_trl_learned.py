@@ -53,7 +53,9 @@ def own_norm(trainer: Any, inputs: Any, position: int) -> float:
     # TRL multiplies by the output layer's weight in a fused kernel, so the tied embedding cannot be seen
     unseen = ("embed_tokens", "lm_head")
     watched = [
-        p for n, p in trainer.model.named_parameters() if n in trainer.norm_hook.watched and not any(u in n for u in unseen)
+        p
+        for n, p in trainer.model.named_parameters()
+        if n in trainer.norm_hook.watched and not any(u in n for u in unseen)
     ]
     return float(sum(g.square().sum() for g in torch.autograd.grad(value, watched)))
 

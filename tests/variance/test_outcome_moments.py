@@ -262,6 +262,8 @@ def test_state_survives_the_checkpoint_file(tmp_path) -> None:
     allocator.save(tmp_path / "state")
     again = RolloutAllocator.load(tmp_path / "state", DiscountedBeta(world.ids), OutcomeMoments())
     for a, b in zip(
-        allocator.model.moments(plan.prediction, world.ids), again.model.moments(plan.prediction, world.ids), strict=True
+        allocator.model.moments(plan.prediction, world.ids),
+        again.model.moments(plan.prediction, world.ids),
+        strict=True,
     ):
         np.testing.assert_array_equal(a, b)

@@ -118,7 +118,7 @@ def _anova(groups: Sequence[FloatArray]) -> TestResult:
 
 
 def variance_ratio(groups: Sequence[ArrayLike]) -> float:
-    """Effect size for unequal variances: 90th over 10th percentile of the groups' variances (infinite if some are 0)."""
+    """Effect size for unequal variances: 90th over 10th percentile of the groups' variances."""
     variances = np.array([np.var(g, ddof=1) for g in _groups(groups)])
     low, high = np.quantile(variances, [0.1, 0.9])
     return float(high / low) if low > 0 else float("inf") if high > 0 else 1.0

@@ -100,7 +100,7 @@ def diagnose(
         )
     rewards = [p.rewards for p in usable]
     norms = [p.norms(aggregation) for p in usable]
-    r, p_values = hypotheses.pearson(rewards, norms)
+    _, p_values = hypotheses.pearson(rewards, norms)
     tests = {
         "fisher": hypotheses.fisher(p_values),
         "edgington": hypotheses.edgington(p_values),
@@ -231,8 +231,8 @@ def explain(report: AssumptionReport) -> str:
         f"{report.prompts} prompts with both outcomes, {report.rollouts:.0f} rollouts each.",
         f"Rewards and gradient norms are {'correlated' if correlated else 'not detectably correlated'} "
         f"(Fisher p = {tests['fisher'].p_value:.2g}, Edgington p = {tests['edgington'].p_value:.2g}; mean correlation "
-        f"{report.mean_correlation:+.2f}). A success's squared gradient is {low:.2g} times a failure's where success is "
-        f"rare and {high:.2g} times where it is common.",
+        f"{report.mean_correlation:+.2f}). A success's squared gradient is {low:.2g} times a failure's where success "
+        f"is rare and {high:.2g} times where it is common.",
         f"Gradient noise {'differs' if unequal else 'does not detectably differ'} between prompts (Levene "
         f"p = {tests['levene'].p_value:.2g}, O'Brien p = {tests['obrien'].p_value:.2g}; 90th to 10th percentile of the "
         f"variances {report.variance_spread:.1f}).",

@@ -1,7 +1,7 @@
 """The truth about the gradient: per-rollout policy gradients and the variance of estimators built from them.
 
-``capture``/``uses``/``consumers`` see per-rollout gradients in a backward pass; ``sketch`` compresses them; ``rollouts``
-and ``measure`` draw a pool of rollouts per prompt; ``moments``/``pool`` turn it into variances of RLOO and Dr. GRPO for
+``capture``, ``uses`` and ``consumers`` see per-rollout gradients in a backward pass; ``sketch`` compresses them;
+``rollouts`` and ``measure`` draw a pool of rollouts per prompt; ``moments``/``pool`` turn it into variances of RLOO and Dr. GRPO for
 any group size; ``comparison`` compares allocations; ``norm_hook`` gives training runs the norms that
 ``viprl.variance.OutcomeMoments`` learns from. Needs torch.
 """

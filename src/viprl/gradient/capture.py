@@ -158,7 +158,7 @@ class GradientCapture:
 
 
 def layer_kind(module: nn.Module) -> str | None:
-    """"linear", "conv1d", "embedding" or "norm"; None for modules whose parameters are not covered."""
+    """ "linear", "conv1d", "embedding" or "norm"; None for modules whose parameters are not covered."""
     if isinstance(module, nn.Linear):
         return "linear"
     if isinstance(module, nn.Embedding):

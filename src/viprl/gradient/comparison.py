@@ -165,9 +165,7 @@ def _jackknife(values: FloatArray) -> float:
     return float(np.sqrt((count - 1) / count * ((values - values.mean()) ** 2).sum()))
 
 
-def oracle_sizes(
-    v1: ArrayLike, v2: ArrayLike, budget: int, low: int, high: int, estimator: str = "rloo"
-) -> IntArray:
+def oracle_sizes(v1: ArrayLike, v2: ArrayLike, budget: int, low: int, high: int, estimator: str = "rloo") -> IntArray:
     """(B,) the best group sizes for known constants."""
     model = KnownMoments(v1, v2, estimator)
     return np.asarray(solve_allocation(model, model.v1, budget, low, high), dtype=np.int64)

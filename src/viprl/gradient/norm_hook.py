@@ -81,7 +81,8 @@ class GradientNormHook:
         self._squared_advantages = values.square().numpy()
         self._live = torch.nonzero(values).flatten()
         self._norms.reset()
-        self._capture.start(select=self._live, segments=segments)
+        everyone = len(self._live) == len(values)  # then rows need not be copied
+        self._capture.start(select=None if everyone else self._live, segments=segments)
         self._capture.active = len(self._live) > 0
 
     def collect(self) -> NDArray[np.float64]:

@@ -213,7 +213,7 @@ class OutcomeMoments:
             expected = (np.where(outcome[:, None] == 1, success, failure) * sharper).sum(axis=1)
             if not self._curves.empty:
                 relative = z / np.exp(self._curves.level) / expected
-                self._factors.update([prompt_ids[i] for i in row], outcome, relative, weight, self._curves.dispersion)
+                self._factors.update([prompt_ids[int(i)] for i in row], outcome, relative, weight, self._curves.dispersion)
             self._curves.update(outcome, nodes[row], sharper * weight[:, None], z)
         self._steps += 1
 
@@ -324,7 +324,7 @@ class GroupSummary:
         counts = np.bincount(cell, minlength=2 * batch).reshape(batch, 2).astype(np.float64)
         sums = np.bincount(cell, z[known], minlength=2 * batch).reshape(batch, 2)
         present = np.bincount(owner[here], minlength=batch).astype(np.float64)
-        successes = np.bincount(owner[here], rewards[here], minlength=batch)
+        successes = np.bincount(owner[here], rewards[here], minlength=batch).astype(np.float64)
         return cls(present, successes, counts, sums / np.maximum(counts, 1))
 
     def unbiased_v1(self) -> FloatArray:
