@@ -88,6 +88,7 @@ def _generate(args: argparse.Namespace) -> Sequence[Problem]:
         raise ConfigurationError("--model needs --task")
     try:
         from viprl.tasks import evaluate_heldout, make_task
+        from viprl.training.models import load_model
     except ImportError as error:
         raise MissingDependencyError("evaluating a model needs the extra: pip install 'viprl[trl]'") from error
     settings = {}
@@ -97,7 +98,7 @@ def _generate(args: argparse.Namespace) -> Sequence[Problem]:
             raise ConfigurationError(f"--set must be NAME=VALUE, but got {pair!r}")
         settings[name] = _literal(value)
     task = RecordedTask(make_task(args.task, **settings))
-    model, tokenizer = _load(args.model, task)
+    model, tokenizer = load_model(args.model, task)
     held_out = evaluate_heldout(
         model, tokenizer, task, samples=args.samples, batch_size=args.batch_size, seed=args.seed
     )
@@ -107,15 +108,6 @@ def _generate(args: argparse.Namespace) -> Sequence[Problem]:
         Path(args.save).write_text(lines, encoding="utf-8")
     print(f"greedy success rate {held_out.greedy_rate:.4f}")
     return gather(enumerate(sampled, start=1), columns={"correct": "correct", "completion": "completion"})
-
-
-def _load(name: str, task: RecordedTask) -> tuple[Any, Any]:
-    if name == "tiny":
-        return task.build_model()
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(name)
-    return AutoModelForCausalLM.from_pretrained(name), tokenizer
 
 
 def _literal(text: str) -> Any:
