@@ -14,6 +14,7 @@ process through verl's ``verl.plugins`` entry point; a run asks for it with ``tr
     trainer.py      the trainer
     contract.py     what of verl is overridden; ``viprl doctor verl`` and a test check it
     doctor.py       the checks of ``viprl doctor verl``
+    search_tool.py  retrieval as a tool of verl's agent loop
 """
 
 from viprl.integrations.verl.options import AdaptiveOptions
