@@ -51,6 +51,7 @@ class GradientNormHook:
         self._capture.attach()
         self._squared_advantages: NDArray[np.float64] | None = None
         self._live: Tensor | None = None
+        self._few = False
         self.seconds = 0.0
 
     @property
@@ -81,8 +82,9 @@ class GradientNormHook:
         self._squared_advantages = values.square().numpy()
         self._live = torch.nonzero(values).flatten()
         self._norms.reset()
-        everyone = len(self._live) == len(values)  # then rows need not be copied
-        self._capture.start(select=None if everyone else self._live, segments=segments)
+        # copying the live rows of every layer costs as much as their norms, so it pays only where few are live
+        self._few = 2 * len(self._live) < len(values)
+        self._capture.start(select=self._live if self._few else None, segments=segments)
         self._capture.active = len(self._live) > 0
 
     def collect(self) -> NDArray[np.float64]:
@@ -101,7 +103,8 @@ class GradientNormHook:
             self._capture.finish()
             if not self._norms.by_parameter:
                 raise ConfigurationError("a backward pass must lie between begin() and collect(), but none was seen")
-            result[live] = self._norms.total().cpu().numpy() / squares[live]
+            total = self._norms.total().cpu().numpy()
+            result[live] = (total if self._few else total[live]) / squares[live]
         return result
 
     def close(self) -> None:
