@@ -58,15 +58,22 @@ def test_no_difference_is_found_where_there_is_none():
 
 
 def test_seeds_are_averaged_and_dead_resamples_are_left_out():
-    sampler = PairedBootstrap([3, 3])
-    value, _ = sampler.ratio([np.ones(3), np.full(3, 4.0)], [np.ones(3), np.full(3, 2.0)])
+    sampler = PairedBootstrap([5, 5])
+    value, _ = sampler.ratio([np.ones(5), np.full(5, 4.0)], [np.ones(5), np.full(5, 2.0)])
     assert value == 1.5
-    value, star = sampler.ratio([np.array([1.0, 0, 0])] * 2, [np.array([2.0, 0, 0])] * 2)
+    one = np.array([1.0, 0, 0, 0, 0])
+    value, star = sampler.ratio([one] * 2, [2 * one] * 2)
     assert value == 0.5 and np.isnan(star).any()
     interval = sampler.interval(value, star)
     assert (interval.low, interval.high) == (0.5, 0.5)
-    nothing = sampler.interval(*sampler.ratio([np.zeros(3)] * 2, [np.zeros(3)] * 2))
+    nothing = sampler.interval(*sampler.ratio([np.zeros(5)] * 2, [np.zeros(5)] * 2))
     assert nothing.low == -np.inf and not nothing.excludes(1.0)
+
+
+def test_a_handful_of_steps_shows_nothing():
+    few = PairedBootstrap([9])
+    interval = few.interval(*few.ratio([np.full(9, 0.5)], [np.ones(9)]))
+    assert interval.estimate == 0.5 and interval.low == -np.inf and verdict(interval, 1.0) == "no difference shown"
 
 
 def test_very_long_runs_are_bundled():

@@ -39,7 +39,7 @@ RULES = [
 @pytest.fixture(scope="module")
 def summary():
     p = np.random.default_rng(0).beta(0.4, 0.5, 160)
-    world = PromptPool([f"q{q}" for q in range(160)], p, batch=40, epochs=4)
+    world = PromptPool([f"q{q}" for q in range(160)], p, batch=16, epochs=3)
     return summarize(compare(world, RULES, Prompts(world.prompt_ids), SETTING, jobs=1), world, SETTING, resamples=200)
 
 
@@ -92,8 +92,7 @@ def test_files_and_json(summary, tmp_path):
     assert rows[0]["ratio"]["estimate"] == summary.headline_rows[0].ratio.estimate
     assert data["headline"] == headline(summary) and len(data["differences"]) == len(rows) * (len(rows) - 1) / 2
     for pair in data["differences"]:
-        contains_zero = pair["difference"]["low"] <= 0 <= pair["difference"]["high"]
-        assert pair["shown"] != contains_zero
+        assert pair["shown"] != (pair["difference"]["low"] <= 0 <= pair["difference"]["high"])
     assert not [f for f in tmp_path.iterdir() if f.name.startswith(".")]
 
 
@@ -116,6 +115,18 @@ def test_headline_without_a_winner():
     alone = summarize(compare(world, ["uniform"], Prompts(world.prompt_ids), SETTING, jobs=1), world, SETTING)
     assert "nothing to compare" in headline(alone)
     render_page(alone)
+
+
+def test_few_steps_are_said_and_praised_by_nobody(tmp_path):
+    world = PromptPool([f"q{q}" for q in range(20)], np.linspace(0, 1, 20), batch=10)
+    rules = ["uniform", "vip:beta", "dapo"]
+    few = summarize(compare(world, rules, Prompts(world.prompt_ids), SETTING, jobs=1), world, SETTING)
+    assert {row.verdict for rows in few.rows.values() for row in rows} == {"no difference shown"}
+    assert "too few steps" in headline(few) and "too few steps" in render_page(few)
+    assert len(write_report(few, tmp_path)) == 3
+    pairs = json.loads((tmp_path / "report.json").read_text())["differences"]
+    assert all(pair["difference"]["low"] is None and not pair["shown"] for pair in pairs)
+    assert "inf" not in re.sub("[a-z]*inf[a-z]+", "", "\n".join(text_table(few)))
 
 
 def test_names_from_outside_are_escaped(summary):
@@ -203,6 +214,18 @@ def test_looks(browser, summary, tmp_path, width, dark):
     assert (background == "rgb(255, 255, 255)") != dark
     browser.screenshot(tmp_path / "shot.png")
     assert (tmp_path / "shot.png").stat().st_size > 40_000
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_a_report_of_few_steps_fits_too(browser, tmp_path, width):
+    world = PromptPool([f"q{q}" for q in range(20)], np.linspace(0, 1, 20), batch=10)
+    few = summarize(compare(world, RULES, Prompts(world.prompt_ids), SETTING, jobs=1), world, SETTING)
+    page = tmp_path / "report.html"
+    page.write_text(render_page(few))
+    browser.open(page, width)
+    browser.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    assert browser.evaluate(OVERLAPS) == [] and browser.evaluate(OUTSIDE) == []
 
 
 def test_prints(browser, summary, tmp_path):

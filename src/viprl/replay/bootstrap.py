@@ -17,6 +17,7 @@ from viprl.replay.worlds.base import FloatArray
 RESAMPLES = 2000
 LEVEL = 0.95
 MOST_UNITS = 4000
+FEWEST_STEPS = 10  # fewer say too little about how steps differ: no interval is given
 
 
 class PairedBootstrap:
@@ -32,6 +33,7 @@ class PairedBootstrap:
     ) -> None:
         rng = np.random.default_rng([seed, 99])
         self.level = level
+        self.enough = sum(lengths) >= FEWEST_STEPS
         # very long runs: neighbouring steps are bundled first, which blocks would keep together anyway
         self._bundles = [-(-length // MOST_UNITS) for length in lengths]
         units = [-(-length // bundle) for length, bundle in zip(lengths, self._bundles, strict=True)]
@@ -52,9 +54,9 @@ class PairedBootstrap:
         return float(np.mean(values)), np.mean(resampled, axis=0)
 
     def interval(self, estimate: float, resampled: FloatArray) -> Interval:
-        """Percentile interval; infinite where nothing can be said (fewer than three resamples with a value)."""
+        """Percentile interval; infinite where nothing can be said: under ten steps, or hardly a finite resample."""
         fine = resampled[np.isfinite(resampled)]
-        if len(fine) < 3 or not np.isfinite(estimate):
+        if not self.enough or len(fine) < 3 or not np.isfinite(estimate):
             return Interval(estimate, -np.inf, np.inf, self.level)
         low, high = np.quantile(fine, [(1 - self.level) / 2, (1 + self.level) / 2])
         return Interval(estimate, float(low), float(high), self.level)

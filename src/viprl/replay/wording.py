@@ -91,6 +91,8 @@ def _where(phase: str) -> str:
 
 def ratio_text(value: float) -> str:
     """A ratio to three digits, or four where three would hide that it is not 1."""
+    if not math.isfinite(value):
+        return "?"
     text = f"{value:.3f}"
     return f"{value:.4f}" if text == "1.000" and value != 1.0 else text
 
@@ -144,9 +146,18 @@ def whole(value: float) -> str:
     return f"{round(value):,d}" if math.isfinite(value) else "–"
 
 
+def limits_text(interval: Interval, form: str = "+.4f") -> str:
+    """The interval's limits, or why there are none."""
+    if not (math.isfinite(interval.low) and math.isfinite(interval.high)):
+        return "too few steps for an interval"
+    return f"{interval.low:{form}} to {interval.high:{form}}"
+
+
 def _ratio(interval: Interval) -> str:
+    if not math.isfinite(interval.high):
+        return f"{100 * interval.estimate:.0f}% (too few steps for an interval)"
     return f"{100 * interval.estimate:.0f}% (95% interval {100 * interval.low:.0f} to {100 * interval.high:.0f}%)"
 
 
 def _signed(interval: Interval) -> str:
-    return f"{interval.estimate:+.4f} [{interval.low:+.4f}, {interval.high:+.4f}]"
+    return f"{interval.estimate:+.4f} [{limits_text(interval)}]"

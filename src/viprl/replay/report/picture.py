@@ -49,12 +49,13 @@ def _intervals(ax: Any, summary: Summary) -> None:
     rows = summary.headline_rows[:MOST_RULES][::-1]
     for place, row in enumerate(rows):
         colour = {"better": "#116329", "worse": "#a40e26"}.get(row.verdict, "#57606a")
-        ax.plot([row.ratio.low, row.ratio.high], [place, place], color=colour, lw=2.5)
+        if np.isfinite(row.ratio.high):
+            ax.plot([row.ratio.low, row.ratio.high], [place, place], color=colour, lw=2.5)
         ax.plot(row.ratio.estimate, place, "o", color=colour)
     ax.axvline(1.0, color="#57606a", lw=1, ls="--")
     ax.set_xscale("log")
-    lowest = min(r.ratio.low for r in rows)
-    highest = max(r.ratio.high for r in rows)
+    ends = [v for r in rows for v in (r.ratio.low, r.ratio.estimate, r.ratio.high) if np.isfinite(v) and v > 0]
+    lowest, highest = min(ends), max(ends)
     marks = [m for m in (0.3, 0.5, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5, 2, 3, 5, 10) if lowest * 0.9 <= m <= highest * 1.1]
     ax.set_xticks(marks, [f"{m:g}" for m in marks])
     ax.set_xticks([], minor=True)

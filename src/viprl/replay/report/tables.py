@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from html import escape
 
 from viprl.evaluation.intervals import Interval
 from viprl.replay.report.charts import interval_bar
 from viprl.replay.summary import RuleRow, Summary
-from viprl.replay.wording import PREDICTOR_LABELS, label, ratio_text, whole
+from viprl.replay.wording import PREDICTOR_LABELS, label, limits_text, ratio_text, whole
 
 
 def rules_table(summary: Summary, phase: str) -> str:
@@ -69,10 +70,14 @@ def cost_bars(summary: Summary) -> str:
 
 def _rule_row(row: RuleRow, head: tuple[str, ...]) -> str:
     saved = row.rollouts_saved
+    limits = "too few steps for an interval"
+    saved_limits = ""
+    if math.isfinite(row.ratio.high):
+        limits = f"{ratio_text(row.ratio.low)} to {ratio_text(row.ratio.high)}"
+        saved_limits = f" <small>{whole(saved.low)} to {whole(saved.high)}</small>"
     ratio = (
-        f'{interval_bar(row.ratio.estimate, row.ratio.low, row.ratio.high)}<span class="figure">'
-        f"{ratio_text(row.ratio.estimate)} <small>{ratio_text(row.ratio.low)} to {ratio_text(row.ratio.high)}</small>"
-        "</span>"
+        f"{interval_bar(row.ratio.estimate, row.ratio.low, row.ratio.high)}"
+        f'<span class="figure">{ratio_text(row.ratio.estimate)} <small>{limits}</small></span>'
     )
     uniform = row.rule == "uniform"
     if uniform:
@@ -80,7 +85,7 @@ def _rule_row(row: RuleRow, head: tuple[str, ...]) -> str:
     cells = (
         escape(label(row.rule)),
         ratio,
-        "0%" if uniform else f"{whole(saved.estimate)}% <small>{whole(saved.low)} to {whole(saved.high)}</small>",
+        "0%" if uniform else f"{whole(saved.estimate)}%{saved_limits}",
         "" if row.gap_closed is None else f"{whole(row.gap_closed)}%",
         f"{whole(row.live)}%",
         f"{whole(row.missed)}%",
@@ -102,8 +107,7 @@ def _verdict(row: RuleRow) -> str:
 
 def _difference(interval: Interval) -> str:
     css = "good" if interval.high < 0 else "bad" if interval.low > 0 else "even"
-    limits = f"{interval.low:+.4f} to {interval.high:+.4f}"
-    return f'<span class="{css}">{interval.estimate:+.4f}</span> <small>{limits}</small>'
+    return f'<span class="{css}">{interval.estimate:+.4f}</span> <small>{limits_text(interval)}</small>'
 
 
 def _row(cells: tuple[str, ...], head: tuple[str, ...], css: str) -> str:
