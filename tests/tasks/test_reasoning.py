@@ -57,6 +57,8 @@ def test_a_verifier_that_raises_makes_a_wrong_answer_not_a_crash():
 def test_answers_from_tags_or_the_whole_text():
     assert extract_answer("<answer>1</answer> no <answer>\n2\n</answer>") == "2"
     assert extract_answer(" 7 \n", "text") == "7" and extract_answer("  ", "text") is None
+    assert extract_answer("3 + 4 = 7.", "number") == "7" and extract_answer("so -2.5", "number") == "-2.5"
+    assert extract_answer("none", "number") is None
 
 
 def test_errors_state_the_rule():
@@ -66,7 +68,7 @@ def test_errors_state_the_rule():
         make_task("reasoning_gym/chain_sum", dataset="chain_sum")
     with pytest.raises(ConfigurationError, match="refused config"):
         make_task("reasoning_gym/chain_sum", config={"no_such_setting": 1})
-    with pytest.raises(InvalidInputError, match="'tags' or 'text'"):
+    with pytest.raises(InvalidInputError, match="'tags', 'text' or 'number'"):
         ReasoningGymTask(dataset="chain_sum", answer="json")
 
 

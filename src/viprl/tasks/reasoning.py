@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 INSTRUCTION = "Give only the final answer inside <answer> and </answer>."
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_NUMBER = re.compile(r"(?<![\d.])-?\d+(?:\.\d+)?")
 TEST_SEED_OFFSET = 500_000_003
 
 
@@ -29,7 +30,8 @@ class ReasoningGymTask(Task):
         config: the data set's own settings, such as ``{"max_terms": 2}``.
         binary: 1 for a full score and 0 otherwise; False keeps the verifier's partial scores (real rewards).
         instruction: appended to the question; must say how to mark the answer.
-        answer: "tags" takes the last <answer>...</answer>; "text" takes the whole completion, stripped.
+        answer: "tags" takes the last <answer>...</answer>; "text" the whole completion, stripped; "number" its last
+            number (for models too small to keep to a format).
         max_completion_length: tokens for an answer.
 
     Raises:
@@ -53,8 +55,8 @@ class ReasoningGymTask(Task):
         max_completion_length: int = 256,
     ) -> None:
         check_positive(train_size=train_size, test_size=test_size, max_completion_length=max_completion_length)
-        if answer not in ("tags", "text"):
-            raise InvalidInputError(f"`answer` must be 'tags' or 'text', but got {answer!r}")
+        if answer not in ("tags", "text", "number"):
+            raise InvalidInputError(f"`answer` must be 'tags', 'text' or 'number', but got {answer!r}")
         self.dataset, self.seed, self.config = dataset, seed, dict(config or {})
         self.binary, self.instruction, self.answer = binary, instruction, answer
         self.max_completion_length = max_completion_length
@@ -116,10 +118,10 @@ class ReasoningGymTask(Task):
 
 
 def extract_answer(text: str, kind: str = "tags") -> str | None:
-    """The last <answer>...</answer> of a text, stripped, or the whole text; None where there is none."""
+    """The last <answer>...</answer> of a text, or the whole text, or its last number; None where there is none."""
     if kind == "text":
         return text.strip() or None
-    found = _ANSWER.findall(text)
+    found = (_NUMBER if kind == "number" else _ANSWER).findall(text)
     return found[-1].strip() if found else None
 
 
