@@ -19,6 +19,7 @@ import torch
 import trl_worker
 from trl_runs import Recorder, make, parameters
 
+from viprl import VIP
 from viprl.errors import CheckpointError
 from viprl.integrations.history import parts, read_part
 from viprl.integrations.trl import resume
@@ -70,6 +71,20 @@ def test_the_run_needed_it(uninterrupted):
     _, _, record, _, _ = uninterrupted
     assert {s.prompt_ids for s in record.steps[:2]}.isdisjoint({s.prompt_ids for s in record.steps[2:4]})
     assert len({tuple(s.group_sizes.tolist()) for s in record.steps}) > 2
+
+
+@pytest.mark.parametrize("at", [1, 3])
+def test_learned_variance_resumes_inside_a_pass(at, tmp_path):
+    """Norms are collected over the first two steps of a window; 1: half of them are in, 3: all."""
+    options = {**RUN, "max_steps": 6, "variance": "learned", "policy": VIP()}
+    first = make("rloo", tmp_path / "a", **options)
+    first.train()
+    shutil.copytree(tmp_path / "a" / f"checkpoint-{at}", tmp_path / "b" / f"checkpoint-{at}")
+    second = make("rloo", tmp_path / "b", **{**options, "save_strategy": "no"})
+    second.train(resume_from_checkpoint=True)
+    assert torch.equal(parameters(second), parameters(first))
+    ours, theirs = second.allocator.model.state_dict(), first.allocator.model.state_dict()
+    assert repr(ours) == repr(theirs) and first.allocator.model.metrics()["gradient_norm_dispersion"] > 0
 
 
 @pytest.mark.slow
@@ -149,8 +164,6 @@ class TestCheckpointFolder:
             trainer.train(resume_from_checkpoint=True)
 
     def test_another_policy_is_refused(self, saved):
-        from viprl import VIP
-
         trainer = make("dr_grpo", saved, policy=VIP(), **RUN)
         with pytest.raises(CheckpointError, match="policy"):
             trainer.train(resume_from_checkpoint=True)

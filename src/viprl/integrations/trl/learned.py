@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from viprl.errors import ConfigurationError
 from viprl.gradient.norm_hook import GradientNormHook
+from viprl.prediction.base import Prediction
 from viprl.variance import OutcomeMoments
 
 ROW = "viprl_row"
@@ -30,6 +31,7 @@ class LearnedVarianceMixin:
     norm_hook: GradientNormHook | None = None
     _norms: NDArray[np.float64] | None = None
     _passes_due = 0
+    _lesson: tuple[Any, Prediction, Any, Any] | None = None  # ids, prediction, sizes, rewards; on the main process
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         config = kwargs.get("args", args[2] if len(args) > 2 else None)
@@ -53,6 +55,8 @@ class LearnedVarianceMixin:
             output[ROW] = torch.arange(len(advantages), device=advantages.device)
             self._norms = np.full(len(advantages), np.nan)
             self._passes_due = self.args.steps_per_generation
+            step = self.last_step
+            self._lesson = step.plan and (step.prompt_ids, step.plan.prediction, step.group_sizes, step.rewards)
         return output
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
@@ -80,12 +84,36 @@ class LearnedVarianceMixin:
         local = torch.as_tensor(self._norms, device=self.accelerator.device, dtype=torch.float64)
         norms = self._gathered(local)  # type: ignore[attr-defined]
         self._norms = None
-        step = self.last_step
-        if not self.accelerator.is_main_process or step is None or step.plan is None:
+        lesson, self._lesson = self._lesson, None
+        if lesson is None:
             return
+        ids, prediction, sizes, rewards = lesson
         low, high = self.allocator.reward_values or (0.0, 1.0)
-        rewards = (step.rewards - low) / (high - low)
-        self.allocator.model.observe(step.prompt_ids, step.plan.prediction, step.group_sizes, rewards, norms)
+        self.allocator.model.observe(ids, prediction, sizes, (rewards - low) / (high - low), norms)
+
+    def _window_extras(self) -> dict[str, Any]:
+        """A checkpoint inside the first pass over a generation batch needs the norms seen and the lesson due."""
+        extras: dict[str, Any] = super()._window_extras()  # type: ignore[misc]
+        if self._norms is None:
+            return extras
+        extras["learned"] = {"norms": torch.from_numpy(self._norms), "passes_due": self._passes_due, "lesson": None}
+        if self._lesson is not None:
+            ids, prediction, sizes, rewards = self._lesson
+            nodes, weights = (torch.from_numpy(np.array(x)) for x in prediction.nodes())
+            arrays = [torch.from_numpy(np.array(x)) for x in (prediction.cold, sizes, rewards)]
+            extras["learned"]["lesson"] = [list(ids), nodes, weights, *arrays]
+        return extras
+
+    def _restore_window_extras(self, extras: dict[str, Any]) -> None:
+        super()._restore_window_extras(extras)  # type: ignore[misc]
+        saved = extras.get("learned")
+        if saved is None:
+            return
+        self._norms, self._passes_due = saved["norms"].numpy(), int(saved["passes_due"])
+        if saved["lesson"] is not None and self.allocator is not None:
+            ids, *arrays = saved["lesson"]
+            nodes, weights, cold, sizes, rewards = (x.numpy() for x in arrays)
+            self._lesson = (tuple(ids), Prediction.from_nodes(nodes, weights, cold=cold), sizes, rewards)
 
 
 def refuse_unlearnable(args: Any) -> None:

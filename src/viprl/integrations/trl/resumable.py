@@ -43,7 +43,8 @@ class ResumableMixin:
         super()._save_rng_state(output_dir)  # type: ignore[misc]
         window = self.args.steps_per_generation * self.num_iterations
         if self._step % window:
-            resume.save_window(output_dir, self.accelerator.process_index, self._buffered_inputs)
+            rank = self.accelerator.process_index
+            resume.save_window(output_dir, rank, self._buffered_inputs, self._window_extras())
         if self.accelerator.is_main_process:
             self.allocator.save(Path(output_dir) / resume.ALLOCATOR_FILE)
             if self.history is not None:
@@ -79,6 +80,15 @@ class ResumableMixin:
         self._step = position
         self._buffered_inputs = None
         if position % window:
-            self._buffered_inputs = resume.load_window(checkpoint, rank, self.accelerator.device)
+            self._buffered_inputs, extras = resume.load_window(checkpoint, rank, self.accelerator.device)
         if self.allocator is not None:
             self.allocator.load_state_dict(read_state(checkpoint / resume.ALLOCATOR_FILE))
+        if position % window:
+            self._restore_window_extras(extras)
+
+    def _window_extras(self) -> dict[str, Any]:
+        """What a subclass keeps for the rest of an unfinished window: tensors, numbers, lists."""
+        return {}
+
+    def _restore_window_extras(self, extras: dict[str, Any]) -> None:
+        """Take back ``_window_extras()``."""

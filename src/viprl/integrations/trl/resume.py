@@ -91,19 +91,23 @@ def load_position(folder: str | Path, *, window: int, processes: int) -> int | N
     return micro_step
 
 
-def save_window(folder: str | Path, rank: int, buffered: list[dict[str, Any]] | None) -> None:
-    """Write this process's buffered rollouts."""
+def save_window(
+    folder: str | Path, rank: int, buffered: list[dict[str, Any]] | None, extras: dict[str, Any] | None = None
+) -> None:
+    """Write this process's buffered rollouts, and what else the unfinished window needs (tensors and numbers)."""
     path = _window_path(folder, rank)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with open(temporary, "wb") as file:
-        torch.save({"format": FORMAT, "buffered": buffered}, file)
+        torch.save({"format": FORMAT, "buffered": buffered, "extras": extras or {}}, file)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
 
 
-def load_window(folder: str | Path, rank: int, device: torch.device) -> list[dict[str, Any]] | None:
-    """Read this process's buffered rollouts.
+def load_window(
+    folder: str | Path, rank: int, device: torch.device
+) -> tuple[list[dict[str, Any]] | None, dict[str, Any]]:
+    """Read this process's buffered rollouts and the window's extras.
 
     Raises:
         CheckpointError: absent, damaged or of another format.
@@ -111,16 +115,16 @@ def load_window(folder: str | Path, rank: int, device: torch.device) -> list[dic
     path = _window_path(folder, rank)
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True)
-        version, buffered = saved["format"], saved["buffered"]
+        version, buffered, extras = saved["format"], saved["buffered"], saved["extras"]
     except Exception as error:  # torch.load raises many kinds for damaged files
         raise CheckpointError(
             f"a checkpoint inside a generation window must hold its rollouts, but reading {path} failed: {error}"
         ) from error
     if version != FORMAT:
         raise CheckpointError(f"window format {FORMAT} must hold, but {path} has format {version}")
-    if buffered is None:
-        return None
-    return [{k: v.to(device) if torch.is_tensor(v) else v for k, v in batch.items()} for batch in buffered]
+    if buffered is not None:
+        buffered = [{k: v.to(device) if torch.is_tensor(v) else v for k, v in batch.items()} for batch in buffered]
+    return buffered, extras
 
 
 def skip_epochs(sampler: Any, epochs: int) -> None:
