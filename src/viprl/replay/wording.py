@@ -35,23 +35,22 @@ MOST_MISSED = 1.0  # percent of the signal that a rule may leave out and still b
 
 
 def label(rule: str) -> str:
-    """A rule's name for people."""
-    body, _, guard = rule.partition("+")
-    policy, _, predictor = body.partition(":")
-    text = LABELS.get(policy, policy)
-    if predictor:
-        text += f", {PREDICTOR_LABELS.get(predictor, predictor)}"
-    return f"{text}, guarded" if guard else text
+    """A rule's name in a table or legend."""
+    return _name(rule, ", {}", ", guarded")
 
 
 def long_label(rule: str) -> str:
     """A rule's name in a sentence."""
+    return _name(rule, " with the {} predictor", " and guard")
+
+
+def _name(rule: str, predictor_form: str, guard_form: str) -> str:
     body, _, guard = rule.partition("+")
     policy, _, predictor = body.partition(":")
     text = LABELS.get(policy, policy)
     if predictor:
-        text += f" with the {PREDICTOR_LABELS.get(predictor, predictor)} predictor"
-    return f"{text} and guard" if guard else text
+        text += predictor_form.format(PREDICTOR_LABELS.get(predictor, predictor))
+    return text + guard_form if guard else text
 
 
 def headline(summary: Summary) -> str:
