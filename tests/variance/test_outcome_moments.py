@@ -9,7 +9,8 @@ from viprl.allocation import VIP, Uniform, solve_allocation
 from viprl.errors import CheckpointError, InvalidInputError
 from viprl.prediction import DiscountedBeta
 from viprl.prediction.base import Prediction
-from viprl.variance.outcome_moments import BoundOutcomeMoments, GroupSummary, OutcomeMoments
+from viprl.variance.outcome_moments import BoundOutcomeMoments, OutcomeMoments
+from viprl.variance.outcome_moments_groups import GroupSummary
 
 
 class World:

@@ -48,18 +48,23 @@ def pools_of(config: Any, path: str | None) -> Any:
     """Pools from the file, or measured and kept there."""
     from pathlib import Path
 
-    from viprl.gradient.job import measure_pools
     from viprl.gradient.pool import load_pools, save_pools
 
     if path is not None and Path(path).exists():
         return load_pools(path)
+    from viprl.gradient.job import make_config_task, measure_pools
+    from viprl.training.models import load_model
+
+    task = make_config_task(config)
+    cache = None if config.cache is None else Path(config.cache)
+    model, tokenizer = load_model(config.model, task, cache_dir=cache)
     live = sys.stderr.isatty()
 
     def progress(done: int, total: int) -> None:
         if live or done % max(total // 10, 1) == 0 or done == total:
             print(f"{done}/{total} prompts", end="\r" if live and done < total else "\n", file=sys.stderr, flush=True)
 
-    pools = measure_pools(config, progress=progress)
+    pools = measure_pools(config, task, model, tokenizer, progress=progress)
     if path is not None:
         save_pools(path, pools)
     return pools

@@ -105,19 +105,29 @@ def load_gradient_config(path: str | Path) -> GradientConfig:
     return GradientConfig(**values)
 
 
-def measure_pools(config: GradientConfig, *, progress: Callable[[int, int], None] | None = None) -> list[PromptPool]:
-    """Load model and task, draw history + rollouts of every prompt, and take their gradients."""
+def make_config_task(config: GradientConfig) -> Any:
+    """The task that the configuration names."""
+    from viprl.tasks import make_task
+
+    if isinstance(config.task, str):
+        return make_task(config.task)
+    settings = {k: v for k, v in config.task.items() if k != "name"}
+    return make_task(str(config.task.get("name")), **settings)
+
+
+def measure_pools(
+    config: GradientConfig,
+    task: Any,
+    model: Any,
+    tokenizer: Any,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[PromptPool]:
+    """Draw history + rollouts of every prompt of the task (``viprl.tasks.Task``) and take their gradients."""
     import torch
 
     from viprl.gradient.capture import only_named
     from viprl.gradient.measure import measure
-    from viprl.tasks import make_task
-    from viprl.training.models import load_model
-
-    name = config.task if isinstance(config.task, str) else str(config.task.get("name"))
-    settings = {} if isinstance(config.task, str) else {k: v for k, v in config.task.items() if k != "name"}
-    task = make_task(name, **settings)
-    model, tokenizer = load_model(config.model, task, cache_dir=None if config.cache is None else Path(config.cache))
     data = task.train_dataset()
     if len(data) < config.prompts:
         raise ConfigurationError(f"the task must have {config.prompts} training prompts, but it has {len(data)}")

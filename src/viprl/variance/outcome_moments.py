@@ -27,6 +27,7 @@ from viprl.errors import CheckpointError, InvalidInputError
 from viprl.variance.base import check_sizes, is_curve
 from viprl.variance.outcome_moments_curves import OutcomeCurves
 from viprl.variance.outcome_moments_factors import PromptFactors
+from viprl.variance.outcome_moments_groups import GroupSummary
 from viprl.variance.outcome_moments_trust import CANDIDATES, Trust, TrustRecord, mix, relative_costs
 
 if TYPE_CHECKING:
@@ -213,7 +214,8 @@ class OutcomeMoments:
             expected = (np.where(outcome[:, None] == 1, success, failure) * sharper).sum(axis=1)
             if not self._curves.empty:
                 relative = z / np.exp(self._curves.level) / expected
-                self._factors.update([prompt_ids[int(i)] for i in row], outcome, relative, weight, self._curves.dispersion)
+                own = [prompt_ids[int(i)] for i in row]
+                self._factors.update(own, outcome, relative, weight, self._curves.dispersion)
             self._curves.update(outcome, nodes[row], sharper * weight[:, None], z)
         self._steps += 1
 
@@ -297,45 +299,6 @@ class BoundOutcomeMoments:
             else:  # one rollout has no leave-one-out baseline
                 value = np.where(n == 1, np.where(second > 0, np.inf, 0.0), value)
         return np.asarray(value, dtype=np.float64)
-
-
-class GroupSummary:
-    """One step's rollouts by group and outcome (failure, success).
-
-    Attributes:
-        present, successes: (B,) rewards present, successes among them.
-        counts, means: (B, 2) rollouts with a known norm, and their mean z.
-        weights: (B, 2) effective number of observations behind ``means``.
-    """
-
-    def __init__(self, present: FloatArray, successes: FloatArray, counts: FloatArray, means: FloatArray) -> None:
-        self.present, self.successes, self.counts, self.means = present, successes, counts, means
-        # rollouts of one prompt with one outcome are often the same text, so together they count at most twice
-        self.weights = counts / (1 + 0.5 * np.maximum(counts - 1, 0))
-
-    @classmethod
-    def of(cls, sizes: NDArray[np.int64], rewards: FloatArray, z: FloatArray) -> GroupSummary:
-        batch = len(sizes)
-        owner = np.repeat(np.arange(batch), sizes)
-        here = ~np.isnan(rewards)
-        outcome = np.where(here, rewards, 0).astype(np.int64)
-        known = here & ~np.isnan(z)
-        cell = owner[known] * 2 + outcome[known]
-        counts = np.bincount(cell, minlength=2 * batch).reshape(batch, 2).astype(np.float64)
-        sums = np.bincount(cell, z[known], minlength=2 * batch).reshape(batch, 2)
-        present = np.bincount(owner[here], minlength=batch).astype(np.float64)
-        successes = np.bincount(owner[here], rewards[here], minlength=batch).astype(np.float64)
-        return cls(present, successes, counts, sums / np.maximum(counts, 1))
-
-    def unbiased_v1(self) -> FloatArray:
-        """(B,) unbiased p (1-p)^2 s+ + p^2 (1-p) s- of each group; NaN below three rollouts or without norms."""
-        n, k = self.present, self.successes
-        with np.errstate(divide="ignore", invalid="ignore"):
-            triples = n * (n - 1) * (n - 2)
-            value = k * (n - k) * ((n - k - 1) * self.means[:, 1] + (k - 1) * self.means[:, 0]) / triples
-        mixed = (k > 0) & (k < n)
-        unknown = (n < 3) | (mixed & (self.counts == 0).any(axis=1))
-        return np.asarray(np.where(unknown, np.nan, np.where(mixed, value, 0.0)), dtype=np.float64)
 
 
 def _posterior(prediction: Prediction) -> tuple[FloatArray, FloatArray]:
