@@ -123,7 +123,12 @@ def in_a_run(folder: Path, count: int, batch: int, steps: int, predictor: str, s
         raise SystemExit(f"the run ended with status {status}:\n{run.tail()}")
     logged = [line["data"] for line in read_lines(run.metrics)][1:]
     medians = {name: 1000 * statistics.median(step[f"timing_s/{name}"] for step in logged) for name in NAMES}
-    return {**medians, "step": 1000 * statistics.median(step["timing_s/step"] for step in logged)}
+    fetch = 1000 * statistics.median(step["timing_s/viprl_fetch"] for step in logged)
+    return {
+        **medians,
+        "fetch (TransferQueue)": fetch,
+        "step": 1000 * statistics.median(step["timing_s/step"] for step in logged),
+    }
 
 
 def main() -> None:

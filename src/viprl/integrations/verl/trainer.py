@@ -96,6 +96,8 @@ class AdaptiveTrainerSync(PPOTrainerSync):
         start = time.perf_counter()
         scores = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["rm_scores"])
         rewards = np.array([float(row.sum()) for row in scores["rm_scores"].unbind()])
+        self.timing_raw["viprl_fetch"] = time.perf_counter() - start
+        start = time.perf_counter()
         uids = [parse_key(key)[0] for key in batch.keys]
         real = np.array([not is_padding(uid) for uid in uids])
         self._rewards = rewards[real]
