@@ -1,4 +1,4 @@
-"""SmolLM2: cross-fitted ratios, assumption tests and proxies from results/smollm_pools.npz: ``python smollm_table.py``."""
+"""SmolLM2 from results/smollm_pools.npz: cross-fitted ratios, assumption tests, proxies."""
 
 from __future__ import annotations
 

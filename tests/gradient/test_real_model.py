@@ -129,4 +129,4 @@ def test_gradients_come_back_in_order() -> None:
         expected = torch.cat([g.flatten() for g in grads.values()])
         assert found[i].norm() == pytest.approx(float(expected.norm()), rel=1e-4)
         assert float(cheap["length"][i]) == len(completion)
-        assert float(cheap["surprisal"][i]) == pytest.approx(-float(value), rel=1e-4)
+        assert float(cheap["surprisal"][i]) == pytest.approx(-value.item(), rel=1e-4)
