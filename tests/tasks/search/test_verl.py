@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-pytest.importorskip("verl")
+pytest.importorskip("verl.experimental")  # "verl" alone could be a folder of that name
 
 from verl.experimental.agent_loop.tool_parser import ToolParser
 from verl.tools.schemas import OpenAIFunctionToolSchema
