@@ -48,9 +48,7 @@ def calibration_error(mean: np.ndarray, rate: np.ndarray, bins: int = 10) -> flo
 
 def allocate(prediction: Any) -> np.ndarray:
     budget = GROUP * len(prediction)
-    return solve_allocation(
-        RLOO(), prediction, budget=budget, min_group_size=LOWER, max_group_size=UPPER
-    )
+    return solve_allocation(RLOO(), prediction, budget=budget, min_group_size=LOWER, max_group_size=UPPER)
 
 
 def replay_log(

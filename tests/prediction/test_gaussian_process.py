@@ -14,7 +14,7 @@ IDS = list(range(60))
 
 def full_kernel_algorithm(x, h, eps, jitter, steps):
     """Algorithm 1, line by line, with the N x N matrix."""
-    kernel = np.exp(-spatial.distance.squareform(spatial.distance.pdist(x)) ** 2 / (2 * h * h))
+    kernel = np.exp(-(spatial.distance.squareform(spatial.distance.pdist(x)) ** 2) / (2 * h * h))
     mean = np.zeros(len(x))
     for batch, rates in steps:
         target = special.logit(np.clip(rates, eps, 1 - eps))

@@ -22,7 +22,9 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("source", metavar="CONFIG.yaml|POOLS.npz")
     parser.add_argument("--pools", metavar="FILE.npz", help="keep the measurement here")
-    parser.add_argument("--aggregation", choices=("sum", "mean"), default="sum", help="gradient over a rollout's tokens")
+    parser.add_argument(
+        "--aggregation", choices=("sum", "mean"), default="sum", help="gradient over a rollout's tokens"
+    )
     parser.add_argument("--group-size", type=int, default=8, help="mean group size of the compared allocations")
     parser.add_argument("--json", action="store_true", help="print JSON instead of words")
     parser.set_defaults(run=run)

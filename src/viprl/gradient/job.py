@@ -128,6 +128,7 @@ def measure_pools(
 
     from viprl.gradient.capture import only_named
     from viprl.gradient.measure import measure
+
     data = task.train_dataset()
     if len(data) < config.prompts:
         raise ConfigurationError(f"the task must have {config.prompts} training prompts, but it has {len(data)}")

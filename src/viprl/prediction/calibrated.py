@@ -99,9 +99,7 @@ class CalibratedPredictor(TablePredictor):
         self._grid = LogitGrid()
         self._prompts = PromptDistribution(self._grid)
         self._drift = Drift(self._grid)
-        self._regression = GroupedLogistic(
-            self._features.groups, self._features.width, BASE_PRIOR[0] / sum(BASE_PRIOR)
-        )
+        self._regression = GroupedLogistic(self._features.groups, self._features.width, BASE_PRIOR[0] / sum(BASE_PRIOR))
         self._confidence = Confidence()
         self._global = {"prompts": 0, "broken_run": 0, "broken": 0.0}
         self._last: Evaluation | None = None
@@ -112,9 +110,7 @@ class CalibratedPredictor(TablePredictor):
         unique, place = np.unique(rows, return_inverse=True)
         found = self._evaluate(unique)
         density = found.density[place]
-        return Prediction.from_nodes(
-            np.broadcast_to(self._grid.p, density.shape), density, cold=found.cold[place]
-        )
+        return Prediction.from_nodes(np.broadcast_to(self._grid.p, density.shape), density, cold=found.cold[place])
 
     def _evaluate(self, rows: IntArray) -> Evaluation:
         """Remembers its last result: observe() usually follows predict() on the same prompts."""

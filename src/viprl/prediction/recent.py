@@ -39,9 +39,7 @@ class MovingAverage(TablePredictor):
         _check_window(window)
         if not 0 <= initial <= 1:
             raise InvalidInputError(f"0 <= initial <= 1 must hold, but got {initial}")
-        super().__init__(
-            prompt_ids, {"window": int(window), "per_prompt": bool(per_prompt), "initial": float(initial)}
-        )
+        super().__init__(prompt_ids, {"window": int(window), "per_prompt": bool(per_prompt), "initial": float(initial)})
         self._global = {"rows": np.zeros(0, np.int64), "rates": np.zeros(0)}
 
     def predict(self, ids: Sequence[PromptId]) -> Prediction:
