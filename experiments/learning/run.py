@@ -92,6 +92,7 @@ def run_cell(config: TrainConfig) -> dict[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--estimators", nargs="+", choices=ESTIMATORS, default=ESTIMATORS)
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--budget", type=int, default=256)
     parser.add_argument("--learning-rate", type=float, default=1e-4)
@@ -105,7 +106,7 @@ def main() -> None:
     args = parser.parse_args()
     args.results.mkdir(parents=True, exist_ok=True)
     for seed in range(args.seeds):
-        for estimator in ESTIMATORS:
+        for estimator in args.estimators:
             for policy in POLICIES:
                 target = args.results / f"{estimator}-{policy}-seed{seed}.json"
                 if target.exists():

@@ -31,7 +31,7 @@ from viprl.prediction import (
     RewardVariancePredictor,
     Ridge,
 )
-from viprl.variance import GRPO, RLOO, DrGRPO, VarianceModel
+from viprl.variance import GRPO, RLOO, DrGRPO, OutcomeMoments, VarianceModel
 
 __version__ = "0.1.0"
 
@@ -62,6 +62,7 @@ __all__ = [
     "MissingDependencyError",
     "MovingAverage",
     "OutageDetector",
+    "OutcomeMoments",
     "Plan",
     "PlanError",
     "Prediction",
