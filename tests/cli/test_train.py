@@ -37,7 +37,7 @@ def test_a_missing_file_is_one_line(tmp_path: Path, capsys):
 
 
 @pytest.mark.parametrize(
-    "override", ["trainer.loss_type=bnpo", "trainer.optim=no_such_optimizer", "trainer.save_steps=-1"]
+    "override", ["trainer.loss_type=bnpo", "trainer.optim=no_such_optimizer", "trainer.lr_scheduler_type=zigzag"]
 )
 def test_settings_that_trl_refuses_are_one_line(write_config, capsys, tmp_path: Path, override):
     path = write_config(cache=str(tmp_path / "cache"))

@@ -89,6 +89,7 @@ def build_trainer(
     from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
     from viprl.integrations import trl
+    from viprl.integrations.trl.weights import refuse_unequal_assumptions
 
     arguments = trainer_arguments(config, policy=run.policy, seed=run.seed, folder=run.folder, task=task, cache=cache)
     rloo = config.trainer_kind == "rloo"
@@ -100,6 +101,7 @@ def build_trainer(
             args = config_class(**arguments)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"TRL refused the settings under `trainer`: {error}") from error
+    refuse_unequal_assumptions(args)  # before a warm start is trained for nothing
     with _quiet(), main_process_first():  # a warm start is trained once, not by every process
         model, tokenizer = load_model(
             config.model,
