@@ -202,6 +202,7 @@ class TestContract:
 
         ours = {"_gather_prompts", "_decide", "_collect_rewards", "_advantages", "_penalty", "_learn", "_on_main"}
         ours |= {"_is_parents_estimator", "_one_completion_per_row", "_gathered", "_id_or_none", "_restore"}
+        ours |= {"_window_extras", "_restore_window_extras"}
         for mixin in (AdaptiveRolloutMixin, ResumableMixin):
             for name, value in vars(mixin).items():
                 if inspect.isfunction(value) and name != "__init__":
