@@ -188,7 +188,7 @@ def test_server_down_opens_the_breaker():
 
 
 class Scripted:
-    """A server that answers with prepared (status, body, delay)."""
+    """A server that answers with prepared (status, body, delay); a body (text, length) breaks off before its length."""
 
     def __init__(self, *answers):
         script = list(answers)
@@ -200,9 +200,11 @@ class Scripted:
                 self.rfile.read(int(self.headers["Content-Length"]))
                 status, body, delay = script.pop(0) if len(script) > 1 else script[0]
                 time.sleep(delay)
+                body, length = body if isinstance(body, tuple) else (body, len(body))
+                self.close_connection = length > len(body)
                 try:
                     self.send_response(status)
-                    self.send_header("Content-Length", str(len(body)))
+                    self.send_header("Content-Length", str(length))
                     self.end_headers()
                     self.wfile.write(body)
                 except OSError:
@@ -234,6 +236,13 @@ def test_slow_server_times_out_and_the_next_attempt_counts():
         assert time.monotonic() - begun < 2.5
     with Scripted((200, GOOD, 1.0)) as server, pytest.raises(RetrievalError, match="timed out"):
         client(server.url, timeout=0.1, attempts=2).retrieve(["x"], 1)
+
+
+def test_an_answer_that_breaks_off_is_retried():
+    with Scripted((200, (GOOD[:20], len(GOOD)), 0), (200, GOOD, 0)) as server:
+        assert client(server.url, attempts=2).retrieve(["x"], 1)[0][0].passage.title == "T"
+    with Scripted((200, (GOOD[:20], len(GOOD)), 0)) as server, pytest.raises(RetrievalError, match="did not answer"):
+        client(server.url, attempts=2).retrieve(["x"], 1)
 
 
 @pytest.mark.parametrize("status", [500, 503, 429])

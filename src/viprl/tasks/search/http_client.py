@@ -141,6 +141,8 @@ class HttpRetriever:
         if len(content) > self.max_response_bytes:
             self.close()
             raise RetrievalError(f"the search service's answer must be below {self.max_response_bytes} bytes")
+        if response.length:  # read(amount) returns what came before a connection broke, without an error
+            raise http.client.IncompleteRead(content, response.length)
         if response.status in _RETRIED_STATUS:
             raise _Temporary(f"status {response.status}")
         if response.status != 200:
