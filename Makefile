@@ -19,7 +19,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	touch $@
 
 demo: setup
-	HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false $(BIN)/viprl train examples/arithmetic.yaml
+	$(RUN) $(BIN)/viprl train examples/arithmetic.yaml
 
 test: setup
 	$(PYTEST) -m "not slow and not verl" tests
