@@ -69,7 +69,7 @@ def test_under_common_bounds_sizes_follow_the_variances(model, data):
     budget = data.draw(st.integers(3 * len(weight), 12 * len(weight)))
     sizes = solve_allocation(model, weight, budget, 3, 12)
     order = np.argsort(weight, kind="stable")
-    distinct = np.diff(weight[order]) > 0
+    distinct = np.diff(weight[order]) > 1e-12 * weight.max()  # less than that, gains may round to a tie
     assert (np.diff(sizes[order])[distinct] >= 0).all()
 
 
