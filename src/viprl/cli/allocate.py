@@ -120,7 +120,6 @@ def _learn(predictor: Any, args: argparse.Namespace, known: set[str]) -> None:
         foreign.update(prompt_id for prompt_id in ids if prompt_id not in known)
         if keep:
             step = [ids[i] for i in keep]
-            predictor.predict(step)
             predictor.observe(step, log.successes[start:end][keep], log.rollouts[start:end][keep].astype(float))
     for line in report.lines():
         print(f"viprl allocate: {line}", file=sys.stderr)
