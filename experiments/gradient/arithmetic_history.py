@@ -2,7 +2,8 @@
 
 ``python arithmetic_history.py WARM_START SEED POINT...`` trains to the last point (in updates) and writes, at each
 point, results/arithmetic_WARM_START_SEED_POINT_{history,truth}.npz. History: 256 prompts, 64 a step, 8 rollouts each,
-RLOO; the norms are those of rollouts with an advantage, from the backward pass of the update (all layers). Truth:
+RLOO; the norms are those of rollouts with an advantage, from the backward pass of the update (all layers); the proxies
+that need no backward pass are those of all rollouts. Truth:
 fresh rollouts of all 256 prompts at the weights of that point.
 """
 
@@ -35,7 +36,7 @@ def main(warm_start: str, seed: int, *points: int) -> None:
     data = ArithmeticTask(train_size=PROMPTS, seed=seed).train_dataset()
     prompts, answers = list(data["prompt"]), list(data["answer"])
     allocator = viprl.RolloutAllocator(viprl.DiscountedBeta(prompts), viprl.RLOO(), policy=viprl.Uniform())
-    run = TinyRun(model, tokenizer, prompts, answers, allocator=allocator, record_norms=True)
+    run = TinyRun(model, tokenizer, prompts, answers, allocator=allocator, record_norms=True, record_proxies=True)
     order, rng, records, start = [], random.Random(seed), [], time.time()
     for step in range(1, max(points) + 1):
         if len(order) < BATCH:
@@ -57,6 +58,7 @@ def save_history(path: Path, records: list[StepRecord]) -> None:
         group_sizes=np.array([r.group_sizes for r in records]),
         rewards=np.array([r.rewards for r in records]),
         squared_norms=np.array([r.squared_norms for r in records]),
+        **{f"proxy_{name}": np.array([r.proxies[name] for r in records]) for name in records[0].proxies},
     )
 
 

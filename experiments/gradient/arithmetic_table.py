@@ -3,7 +3,9 @@
 A POINT is WARM_START_SEED_STEP, as arithmetic_history.py names its files. Predictor and learned variance see the
 history alone; the truth is the pool of fresh rollouts. Two oracles bound what perfect knowledge would give: in sample
 (group sizes and variance from the same pool: too good) and cross-fitted (group sizes from each prompt's 32 rollouts of
-one half, taken at face value, variance from the other: too bad). Shares are of the gain of the first.
+one half, taken at face value, variance from the other: too bad). Shares are of the gain of the first. "learned" reads
+gradient norms of rollouts with an advantage; "learned from ..." reads a proxy that needs no backward pass, of all
+rollouts.
 """
 
 from __future__ import annotations
@@ -22,13 +24,14 @@ from viprl.variance import RLOO, OutcomeMoments
 
 RESULTS = Path(__file__).parent / "results"
 LOW, SEEDS = 3, 8
+PROXIES = ("logit_norm", "chosen", "surprisal", "entropy", "length")
 
 
-def replay(name: str, model: OutcomeMoments, prompt_ids: list[str]) -> viprl.DiscountedBeta:
-    """Predictor and model after the recorded history."""
+def replay(name: str, model: OutcomeMoments, prompt_ids: list[str], source: str) -> viprl.DiscountedBeta:
+    """Predictor and model after the recorded history; ``source`` stands for a rollout's squared norm."""
     predictor = viprl.DiscountedBeta(prompt_ids)
     with np.load(RESULTS / f"{name}_history.npz") as data:
-        steps = [data[key] for key in ("prompt_ids", "group_sizes", "rewards", "squared_norms")]
+        steps = [data[key] for key in ("prompt_ids", "group_sizes", "rewards", source)]
     for ids, sizes, rewards, norms in zip(*steps, strict=True):
         own = ids.tolist()
         prediction = predictor.predict(own)
@@ -43,7 +46,7 @@ def evaluate(name: str, mean_size: int = 8) -> dict:
     pools = load_pools(RESULTS / f"{name}_truth.npz")
     ids = [p.prompt_id for p in pools]
     model = OutcomeMoments()
-    prediction = replay(name, model, ids).predict(ids)
+    prediction = replay(name, model, ids, "squared_norms").predict(ids)
     budget, high = mean_size * len(ids), 4 * mean_size
     uniform = np.full(len(ids), mean_size)
     bound = model.for_prompts(ids)
@@ -53,6 +56,12 @@ def evaluate(name: str, mean_size: int = 8) -> dict:
         "learned": viprl.solve_allocation(bound, prediction, budget, LOW, high),
         "learned, always": oracle_sizes(*pure, budget, LOW, high),
     }
+    for proxy in PROXIES:
+        stand_in = OutcomeMoments()
+        replay(name, stand_in, ids, f"proxy_{proxy}")
+        sizes[f"learned from {proxy}"] = viprl.solve_allocation(
+            stand_in.for_prompts(ids), prediction, budget, LOW, high
+        )
     v1, v2 = pool_constants(pools)
     values = {n: variance_curve(v1, v2, s) for n, s in sizes.items()}
     reference = variance_curve(v1, v2, uniform)
@@ -77,12 +86,14 @@ def evaluate(name: str, mean_size: int = 8) -> dict:
     rows["oracle, cross-fitted"] = {"measured": ratio, "error": error}
     ratio, error = ratio_and_error(known, reference)
     rows["oracle, in sample"] = {"measured": ratio, "error": error}
-    difference = ratio_difference(values["learned"], values["paper"], reference)
+    differences = {
+        n: ratio_difference(value, values["paper"], reference) for n, value in values.items() if n.startswith("learned")
+    }
     p = np.array([x.mean_reward for x in pools])
     return {
         "point": name, "mean_size": mean_size, "prompts": len(ids), "success": float(p.mean()),
         "mixed": float(np.mean((p > 0) & (p < 1))), "trust": [model.trust.blend, model.trust.exponent],
-        "learned_minus_paper": difference, "rows": rows, "metrics": model.metrics(),
+        "minus_paper": differences, "rows": rows, "metrics": model.metrics(),
     }  # fmt: skip
 
 
@@ -105,7 +116,7 @@ def main(names: list[str]) -> None:
     for result in found:
         print(
             f"{result['point']} n={result['mean_size']} success {result['success']:.2f} mixed {result['mixed']:.2f} "
-            f"trust {result['trust']} learned-paper %.3f +- %.3f (p %.2g)" % tuple(result["learned_minus_paper"])
+            f"trust {result['trust']} learned-paper %.3f +- %.3f (p %.2g)" % tuple(result["minus_paper"]["learned"])
         )
         for name, row in result["rows"].items():
             promise = "" if row.get("predicted") is None else f"predicted {row['predicted']:.3f}"
