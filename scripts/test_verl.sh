@@ -17,7 +17,7 @@ if [[ ! -e $STAMP ]]; then
   "${pip[@]}" verl
   # what the V1 trainer imports and verl's package does not name
   "${pip[@]}" cachetools uvicorn fastapi TransferQueue pyzmq msgspec
-  "${pip[@]}" transformers math-verify pytest hypothesis
+  "${pip[@]}" transformers math-verify pytest pytest-xdist hypothesis
   "${pip[@]}" -e .
   rm -f "$ENV"/.viprl-*
   touch "$STAMP"
@@ -25,5 +25,8 @@ fi
 
 export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1 PYTHONWARNINGS=ignore
 "$ENV/bin/viprl" doctor verl
-if [[ $# == 0 ]]; then set -- tests/integrations/verl tests/verl_cpu tests/tasks/search/test_verl.py; fi
+# Ray clusters of two tests side by side: half of a run is one process starting after the other
+if [[ $# == 0 ]]; then
+  set -- -n 2 --dist worksteal tests/integrations/verl tests/verl_cpu tests/tasks/search/test_verl.py
+fi
 exec "$ENV/bin/python" -m pytest "$@"

@@ -20,14 +20,14 @@ from viprl.gradient.sketch import DEFAULT_SIZE, CountSketch
 PROMPT, LENGTH, END = [5, 6, 7], 3, 1
 
 
-def draw(model, count: int, generator) -> list[tuple[int, ...]]:
+def draw(model, count: int, generator, prompt: list[int] = PROMPT) -> list[tuple[int, ...]]:
     """``count`` completions of up to three tokens at temperature 1, without transformers' generate."""
-    ids = torch.tensor([PROMPT] * count)
+    ids = torch.tensor([prompt] * count)
     with torch.no_grad():
         for _ in range(LENGTH):
             pi = torch.softmax(model(input_ids=ids).logits[:, -1], -1)
             ids = torch.cat([ids, torch.multinomial(pi, 1, generator=generator)], 1)
-    rows = ids[:, len(PROMPT) :].tolist()
+    rows = ids[:, len(prompt) :].tolist()
     return [tuple(r[: r.index(END) + 1]) if END in r else tuple(r) for r in rows]
 
 
@@ -45,7 +45,7 @@ def drawn_variance(weights, index, gram) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("sketch_size", [None, DEFAULT_SIZE])
 def test_one_pool_predicts_brute_force(sketch_size) -> None:
-    """Variance of Dr. GRPO and RLOO at n = 2, 4, 8 and of an unequal batch, from 96 rollouts and by 3,000 redraws."""
+    """Variance of Dr. GRPO and RLOO at n = 2, 4, 8, from 96 rollouts and by 3,000 redraws."""
     model = models.llama(vocabulary=12)
     generator = torch.Generator().manual_seed(0)
     crowd = draw(model, 24_000, generator)
@@ -76,9 +76,41 @@ def test_one_pool_predicts_brute_force(sketch_size) -> None:
         for n, value, e in zip(sizes, moments.variance(sizes, estimator), error, strict=True):
             assert abs(value - brute[estimator, n]) < 2.5 * e, (estimator, n, value, brute[estimator, n], e)
             assert e < 0.4 * value
-        # a batch of three copies of the prompt with groups of 2, 4 and 8: variances add up
-        batch = moments.variance(sizes, estimator).sum()
-        assert batch == pytest.approx(sum(brute[estimator, n] for n in sizes), rel=0.4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("estimator", ["rloo", "dr_grpo"])
+def test_pools_predict_an_unequal_batch(estimator: str) -> None:
+    """Three prompts with groups of 2, 4 and 8: the batch gradient (mean over prompts) drawn 4,000 times, against three
+    pools of 200 rollouts."""
+    model, generator = models.llama(vocabulary=12), torch.Generator().manual_seed(1)
+    meter = GradientMeter(model, sketch_size=None, batch_rows=256)
+    batches, promised, error = 4000, 0.0, 0.0
+    gradients, weights, rows = [], [], []
+    for prompt, n in zip(([5, 6, 7], [8, 9, 4], [10, 3, 2]), (2, 4, 8), strict=True):
+        completions = draw(model, batches * n, generator, prompt)
+        unique = list(dict.fromkeys(completions))
+        where = {c: i for i, c in enumerate(unique)}
+        rewards = torch.tensor([reward(c) for c in completions], dtype=torch.float64).view(batches, n)
+        advantages = rewards - rewards.mean(1, keepdim=True)
+        advantages = advantages * n / (n - 1) if estimator == "rloo" else advantages
+        weights.append(advantages / n / 3)
+        rows.append(torch.tensor([where[c] for c in completions]).view(batches, n) + sum(map(len, gradients)))
+        gradients.append(meter.gradients(prompt, [list(c) for c in unique])[0].double())
+
+        drawn = draw(model, 200, generator, prompt)
+        own = list(dict.fromkeys(drawn))
+        pool = meter.pool(
+            "q",
+            PromptRollouts(prompt, [list(c) for c in own], [own.index(c) for c in drawn], [reward(c) for c in drawn]),
+        )
+        moments = group_moments(pool.rewards, pool.gram)
+        promised += float(moments.variance(np.array([n]), estimator)[0]) / 9
+        error += float(moments.standard_error(np.array([n]), estimator)[0]) ** 2 / 81
+    every = torch.cat(gradients)
+    brute = drawn_variance(torch.cat(weights, 1), torch.cat(rows, 1), every @ every.T)
+    assert abs(promised - brute) < 2.5 * error**0.5, (promised, brute, error**0.5)
+    assert error**0.5 < 0.2 * promised
 
 
 def test_sketch_error_on_real_gradients() -> None:
