@@ -81,6 +81,30 @@ def test_allocator_of_a_run(
 
 
 @pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({}, "rloo"),
+        ({"viprl.variance": "learned"}, "outcome_moments_rloo"),
+        ({"viprl.variance": "learned", "algorithm.adv_estimator": "viprl_dr_grpo"}, "outcome_moments_dr_grpo"),
+    ],
+)
+def test_variance_model_of_a_run(
+    make_config: Callable[..., dict[str, Any]], changes: dict[str, Any], name: str
+) -> None:
+    prompts = read_prompts([row(f"question {i}", i) for i in range(20)], prompt_column="prompt")
+    allocator = build_allocator(prompts, check_config(make_config(changes)))
+    assert allocator.model.name == allocator.allocate(prompts.row_ids[:8], 32).model == name
+
+
+def test_reward_values_are_the_numbers_that_rewards_travel_as(make_config: Callable[..., dict[str, Any]]) -> None:
+    prompts = read_prompts([row(f"question {i}", i) for i in range(20)], prompt_column="prompt")
+    allocator = build_allocator(prompts, check_config(make_config({"viprl.reward_values": [0.1, 0.9]})))
+    plan = allocator.allocate(prompts.row_ids[:8], 32)
+    allocator.observe(plan, np.tile(np.array([0.1, 0.9], np.float32), 16))
+    assert sum(row["successes"] for row in allocator.history_rows()) == pytest.approx(16)
+
+
+@pytest.mark.parametrize(
     ("changes", "says"),
     [
         ({"viprl.policy": "best"}, "viprl.policy must be one of"),

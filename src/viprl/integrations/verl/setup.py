@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,14 +139,9 @@ def build_allocator(prompts: PromptSet, settings: RunSettings) -> RolloutAllocat
     Raises:
         ConfigurationError: an unknown predictor or policy, or a predictor that lacks what it needs.
     """
-    options, budget = settings.options, settings.budget
+    options, budget, values = settings.options, settings.budget, settings.options.reward_values
     if options.policy not in POLICIES:
         raise ConfigurationError(f"viprl.policy must be one of {sorted(POLICIES)}, but got {options.policy!r}")
-    models = {
-        "rloo": variance.RLOO,
-        "dr_grpo": variance.DrGRPO,
-        "grpo": lambda: variance.GRPO(ddof=1, epsilon=VERL_STD_EPSILON),
-    }
     start = time.perf_counter()
     predictor = build_predictor(prompts, settings)
     logger.info(
@@ -156,13 +151,26 @@ def build_allocator(prompts: PromptSet, settings: RunSettings) -> RolloutAllocat
     )
     return RolloutAllocator(
         predictor,
-        models[settings.estimator](),
+        variance_model(settings),
         min_group_size=budget.min_group_size,
         max_group_size=budget.max_group_size,
         policy=POLICIES[options.policy](),
         guard=options.guard,
-        reward_values=options.reward_values,
+        # rewards reach the allocator as float32 numbers
+        reward_values=None if values is None else (float(np.float32(values[0])), float(np.float32(values[1]))),
     )
+
+
+def variance_model(settings: RunSettings) -> Any:
+    """The VarianceModel of a run's estimator: a formula, with verl's epsilon for GRPO, or learned."""
+    if settings.options.variance == "learned":
+        return variance.OutcomeMoments(estimator=settings.estimator)
+    models: dict[str, Callable[[], variance.VarianceModel]] = {
+        "rloo": variance.RLOO,
+        "dr_grpo": variance.DrGRPO,
+        "grpo": lambda: variance.GRPO(ddof=1, epsilon=VERL_STD_EPSILON),
+    }
+    return models[settings.estimator]()
 
 
 def build_predictor(prompts: PromptSet, settings: RunSettings) -> Any:
