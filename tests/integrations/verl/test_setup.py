@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from viprl.errors import ConfigurationError
+from viprl.integrations.predictors import NEEDS_EMBEDDINGS, PREDICTORS
 from viprl.integrations.verl.checks import check_config
-from viprl.integrations.verl.setup import NEEDS_EMBEDDINGS, PREDICTORS, build_allocator, read_prompts
+from viprl.integrations.verl.setup import build_allocator, read_prompts
 
 
 def row(text: str, index: int | None = None, **extra: Any) -> dict[str, Any]:

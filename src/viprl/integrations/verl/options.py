@@ -19,7 +19,7 @@ class AdaptiveOptions:
     Attributes:
         budget: rollouts of a step, C; default ``data.train_batch_size * rollout.n``.
         min_group_size, max_group_size: bounds L, U of a group; default min(3, G) and 4 G at mean group size G.
-        predictor: a name of ``setup.PREDICTORS``; "calibrated" by default.
+        predictor: a name of ``viprl.integrations.predictors``; "calibrated" by default.
         variance: "formula", the paper's from success probabilities alone, or "learned", from the log-probabilities of
             past rollouts (``learned.py``).
         policy: how to allocate: "vip", "uniform", ... (``viprl.allocation.policies``).

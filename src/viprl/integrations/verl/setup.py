@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from viprl import prediction, variance
+from viprl import variance
 from viprl.allocation.policies import POLICIES
 from viprl.allocator import RolloutAllocator
 from viprl.errors import ConfigurationError
+from viprl.integrations.predictors import build_predictor
 from viprl.integrations.prompt_ids import choose_rule, plain_text
 from viprl.integrations.verl.checks import RunSettings
 
@@ -25,19 +26,6 @@ logger = logging.getLogger("viprl")
 
 ID_COLUMN = "viprl_prompt_id"
 
-# name in the configuration -> class of viprl.prediction
-PREDICTORS = {
-    "calibrated": "CalibratedPredictor",
-    "gaussian_process": "GaussianProcessPredictor",
-    "discounted_beta": "DiscountedBeta",
-    "last_rate": "LastRate",
-    "global_mean": "GlobalMean",
-    "moving_average": "MovingAverage",
-    "ridge": "Ridge",
-    "reward_variance": "RewardVariancePredictor",
-}
-LEARNING = {"calibrated", "reward_variance"}  # from texts, embeddings and side information
-NEEDS_EMBEDDINGS = {"gaussian_process", "ridge"}
 VERL_STD_EPSILON = 1e-6
 
 
@@ -143,7 +131,15 @@ def build_allocator(prompts: PromptSet, settings: RunSettings) -> RolloutAllocat
     if options.policy not in POLICIES:
         raise ConfigurationError(f"viprl.policy must be one of {sorted(POLICIES)}, but got {options.policy!r}")
     start = time.perf_counter()
-    predictor = build_predictor(prompts, settings)
+    predictor = build_predictor(
+        options.predictor,
+        prompts.prompt_ids,
+        lambda: prompts.texts,
+        embedding_model=options.embedding_model,
+        embedding_cache=options.embedding_cache,
+        side_information=prompts.side_information,
+        prefix="viprl.",
+    )
     logger.info(
         "viprl: %d rows, %d prompts, ids by %s, predictor %s ready after %.1f s",
         *(len(prompts.row_ids), len(prompts.prompt_ids), prompts.rule, options.predictor),
@@ -171,43 +167,6 @@ def variance_model(settings: RunSettings) -> Any:
         "grpo": lambda: variance.GRPO(ddof=1, epsilon=VERL_STD_EPSILON),
     }
     return models[settings.estimator]()
-
-
-def build_predictor(prompts: PromptSet, settings: RunSettings) -> Any:
-    """The predictor named by ``viprl.predictor`` over the data set's prompts."""
-    options = settings.options
-    name = options.predictor
-    if name not in PREDICTORS or not hasattr(prediction, PREDICTORS[name]):
-        raise ConfigurationError(f"viprl.predictor must be one of {sorted(PREDICTORS)}, but got {name!r}")
-    if name in NEEDS_EMBEDDINGS and options.embedding_model == "none":
-        raise ConfigurationError(
-            f"viprl.predictor={name} needs embeddings; set +viprl.embedding_model=packaged or a model"
-        )
-    if prompts.side_information and name not in LEARNING:
-        raise ConfigurationError(f"viprl.side_information is read by {sorted(LEARNING)} alone, but got {name!r}")
-    predictor = getattr(prediction, PREDICTORS[name])
-    if name in LEARNING:
-        return predictor(
-            _embeddings(prompts, settings),
-            prompt_ids=prompts.prompt_ids,
-            texts=prompts.texts,
-            side_information=prompts.side_information or None,
-        )
-    if name in NEEDS_EMBEDDINGS:
-        return predictor(_embeddings(prompts, settings), prompt_ids=prompts.prompt_ids)
-    return predictor(prompts.prompt_ids)
-
-
-def _embeddings(prompts: PromptSet, settings: RunSettings) -> NDArray[np.float32] | None:
-    options = settings.options
-    if options.embedding_model == "none":
-        return None
-    from viprl.embeddings import embed
-
-    vectors: NDArray[np.float32] = embed(
-        prompts.texts, model=options.embedding_model, cache_dir=options.embedding_cache
-    )
-    return vectors
 
 
 def _lookup(row: Mapping[str, Any], name: str) -> Any:
