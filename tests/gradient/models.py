@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 import torch
+from tiny_llama import tiny_llama
 from torch import Tensor
 
 
 def llama(tied: bool = True, seed: int = 0, vocabulary: int = 40):
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=vocabulary,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=64,
-        tie_word_embeddings=tied,
-        pad_token_id=0,
-        eos_token_id=1,
-        bos_token_id=None,
-        initializer_range=0.2,
-    )
-    return LlamaForCausalLM(config).eval()
+    model = tiny_llama(vocabulary, hidden=32, intermediate=48, layers=2, heads=4, spread=0.2, tied=tied, seed=seed)
+    return model.eval()
 
 
 def qwen3(seed: int = 0):

@@ -147,6 +147,16 @@ def test_short_groups_are_missing_rollouts():
     assert np.isnan(flat_rewards([[1.0], [0.0, 1.0]], [3, 2])).tolist() == [False, True, True, False, False]
 
 
+def test_read_as_the_allocator_reads_them():
+    """A group may be missing as a whole, arrays may be two-dimensional, and a tensor's elements are numbers."""
+    assert np.isnan(flat_rewards([[1.0], None], [1, 2])).tolist() == [False, True, True]
+    assert flat_rewards(np.array([[0, 1], [1, 1]]), [2, 2]).tolist() == [0, 1, 1, 1]
+    torch = pytest.importorskip("torch")
+    assert flat_rewards(torch.tensor([0.0, 1.0, 0.5]), [1, 2]).tolist() == [0, 1, 0.5]
+    assert flat_rewards(list(torch.tensor([0.0, 1.0, 0.5])), [1, 2]).tolist() == [0, 1, 0.5]
+    assert flat_rewards([torch.tensor([0.0]), torch.tensor([1.0, 0.5])], [1, 2]).tolist() == [0, 1, 0.5]
+
+
 class PlanLike:
     group_sizes = np.array([2, 3])
 
@@ -163,6 +173,7 @@ def test_takes_a_plan():
         ([[1.0, 0.0, 1.0]], [2], "at most its planned"),
         ([float("inf"), 0.0], [2], "infinite"),
         ([1.0], [-1], "non-negative"),
+        (["1.0", "0.0"], [2], "must be numbers"),
     ],
 )
 def test_refusals(rewards, sizes, words):

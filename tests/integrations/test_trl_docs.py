@@ -14,7 +14,8 @@ import pytest
 pytest.importorskip("trl")
 
 from viprl.allocation.policies import POLICIES
-from viprl.integrations.trl.config import PREDICTORS, AdaptiveFields
+from viprl.integrations.predictors import PREDICTORS
+from viprl.integrations.trl.config import AdaptiveFields
 from viprl.integrations.trl.weights import LOSSES
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ import torch
 from trl_runs import Fixed, Recorder, expected_advantages, gold_of, make
 
 from viprl.integrations.trl import AdaptiveGRPOConfig, AdaptiveGRPOTrainer
-from viprl.training.models import load_model
+from viprl.tasks.models import load_model
 
 
 @pytest.mark.parametrize("kind", ["dr_grpo", "rloo"])

@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 from datasets import Dataset
+from tiny_llama import tiny_llama
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 CHARACTERS = string.ascii_lowercase[:12] + string.digits[:4] + "> "
 MAX_NEW_TOKENS = 4
@@ -35,22 +36,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def model(seed: int = 0) -> LlamaForCausalLM:
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=len(CHARACTERS) + 3,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=64,
-        tie_word_embeddings=True,
-        initializer_range=0.3,
-        pad_token_id=0,
-        eos_token_id=1,
-        bos_token_id=None,
-    )
-    return LlamaForCausalLM(config)
+    return tiny_llama(len(CHARACTERS) + 3, hidden=16, intermediate=32, layers=1, heads=2, spread=0.3, seed=seed)
 
 
 def words(count: int, seed: int = 0) -> list[str]:

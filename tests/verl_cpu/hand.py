@@ -69,6 +69,23 @@ def advantage_error(rows: list[Row], estimator: str) -> float:
     )
 
 
+def mean_squared_norm(steps: list[list[Row]], keep: float = 0.95) -> float:
+    """What the learned variance's overall level must be: the discounted mean over steps, groups and outcomes of the
+    mean stand-in for a rollout's squared gradient norm, where c rollouts of one kind count c / (1 + (c - 1) / 2)."""
+    weight = total = 0.0
+    for rows in steps:
+        weight, total = keep * weight, keep * total
+        for members in groups_of(rows).values():
+            kinds: dict[float, list[float]] = defaultdict(list)
+            for row in members:
+                logs = [log for log, mask in zip(row["old_log_probs"], row["response_mask"], strict=True) if mask]
+                kinds[score_of(row)].append(sum((1 - math.exp(log)) ** 2 for log in logs) / len(logs) ** 2)
+            for norms in kinds.values():
+                share = len(norms) / (1 + (len(norms) - 1) / 2)
+                weight, total = weight + share, total + share * sum(norms) / len(norms)
+    return total / weight
+
+
 def log_prob_error(rows: list[Row]) -> float:
     """Largest difference between the rollout's and the actor's log-probability of a token."""
     return max(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hand import advantage_error, by_step, groups_of, log_prob_error, question_of, sizes_of
+from hand import advantage_error, by_step, groups_of, log_prob_error, mean_squared_norm, question_of, sizes_of
 from verl_cpu.launch import Run, overrides
 from verl_cpu.world import read_lines
 
@@ -101,7 +101,10 @@ def test_unequal_groups(launch: Launch, estimator: str, ranks: int) -> None:
 
 
 def test_resume_after_sigkill_continues_with_the_same_plans(launch: Launch) -> None:
-    arguments = [*ADAPTIVE, "algorithm.adv_estimator=viprl_rloo", "+viprl.min_group_size=2", "trainer.save_freq=3"]
+    arguments = [
+        *(*ADAPTIVE, "algorithm.adv_estimator=viprl_rloo", "+viprl.min_group_size=2", "trainer.save_freq=3"),
+        "+viprl.variance=learned",
+    ]
     first = launch("run", *arguments, data="few", steps=6)
     before = wait_for_rows(first, step=5)
     # the launcher and the TaskRunner, nothing else: the rest must notice by itself
@@ -134,6 +137,19 @@ def test_resume_after_sigkill_continues_with_the_same_plans(launch: Launch) -> N
     rows = history(second)
     assert sorted({row["step"] for row in rows}) == list(range(6))
     assert len(rows) == len({(row["step"], row["prompt_id"]) for row in rows}) == 6 * 8
+    check_learned_variance(second, [by_step(before)[step] for step in (1, 2, 3)] + [after[step] for step in (4, 5, 6)])
+
+
+def check_learned_variance(run: Run, steps: list[list[dict[str, Any]]]) -> None:
+    """The model has learnt from the norms of all steps, those before the checkpoint too, and says so in the metrics."""
+    from viprl.checkpoint import read_state
+
+    state = read_state(run.folder / "checkpoints" / f"global_step_{len(steps)}" / "viprl.npz")["model"]
+    assert state["steps"] == len(steps)
+    assert math.exp(state["curves"]["level"]) == pytest.approx(mean_squared_norm(steps), rel=1e-4)
+    last = read_lines(run.metrics)[-1]["data"]
+    assert 0 < last["viprl/learned_variance_ratio"] < 2 and last["viprl/learned_variance_ratio"] != 1
+    assert last["viprl/gradient_norm_dispersion"] != 1 and "viprl/learned_variance_blend" in last
 
 
 def test_missing_rewards_are_counted_and_failing_rollouts_end_the_run(launch: Launch) -> None:

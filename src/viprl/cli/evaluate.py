@@ -88,7 +88,7 @@ def _generate(args: argparse.Namespace) -> Sequence[Problem]:
         raise ConfigurationError("--model needs --task")
     try:
         from viprl.tasks import evaluate_heldout, make_task
-        from viprl.training.models import load_model
+        from viprl.tasks.models import load_model
     except ImportError as error:
         raise MissingDependencyError("evaluating a model needs the extra: pip install 'viprl[trl]'") from error
     settings = {}

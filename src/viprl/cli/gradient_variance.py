@@ -53,7 +53,7 @@ def pools_of(config: Any, path: str | None) -> Any:
     if path is not None and Path(path).exists():
         return load_pools(path)
     from viprl.gradient.job import make_config_task, measure_pools
-    from viprl.training.models import load_model
+    from viprl.tasks.models import load_model
 
     task = make_config_task(config)
     cache = None if config.cache is None else Path(config.cache)

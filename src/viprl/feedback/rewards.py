@@ -60,13 +60,15 @@ def read_rewards(rewards: Any, group_sizes: NDArray[np.int64]) -> Rewards:
     if _is_flat(rewards, len(sizes)):
         if len(rewards) != len(flat):
             raise InvalidInputError(
-                f"flat rewards must have one entry per planned rollout, but got {len(rewards)} for {len(flat)}"
+                "flat rewards must have one entry per planned rollout (the sum of group sizes), but got "
+                f"{len(rewards)} for {len(flat)}"
             )
         flat[:] = _numbers(rewards, "the step")
     else:
         if len(rewards) != len(sizes):
             raise InvalidInputError(
-                f"rewards must have one group per planned prompt, but got {len(rewards)} for {len(sizes)} prompts"
+                "ragged rewards must have one sequence per group, one group per planned prompt, but got "
+                f"{len(rewards)} for {len(sizes)} prompts"
             )
         for q, group in enumerate(rewards):
             if group is None:
@@ -124,7 +126,8 @@ def _is_flat(rewards: Any, groups: int) -> bool:
         return rewards.ndim == 1
     if all(r is None for r in rewards):  # groups without rewards, or rollouts without rewards: the length tells
         return len(rewards) != groups
-    return all(r is None or np.isscalar(r) for r in rewards)
+    # a tensor's elements are tensors without dimensions
+    return all(r is None or np.isscalar(r) or getattr(r, "ndim", None) == 0 for r in rewards)
 
 
 def _numbers(group: Sequence[Any] | NDArray[Any], where: str) -> FloatArray:

@@ -9,7 +9,6 @@ Notation: C rollouts (rows) of the step, B groups (prompts of the batch), n_q th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from viprl.errors import InvalidInputError
+from viprl.feedback.rewards import read_rewards
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -55,36 +55,13 @@ def flat_rewards(rewards: Any, group_sizes: ArrayLike) -> FloatArray:
 
     Args:
         rewards: flat (C,), or B sequences of at most n_q rewards each; None and NaN are missing, and so are the
-            rollouts that a group lacks.
+            rollouts that a group lacks. Read as ``RolloutAllocator.observe`` reads them.
         group_sizes: (B,) planned sizes.
 
     Raises:
-        InvalidInputError: the shapes do not fit, or a reward is infinite.
+        InvalidInputError: the shapes do not fit, a reward is infinite, or it is no number.
     """
-    sizes = _sizes(group_sizes)
-    total = int(sizes.sum())
-    if _is_ragged(rewards):
-        if len(rewards) != len(sizes):
-            raise InvalidInputError(
-                f"ragged rewards must have one sequence per group, but got {len(rewards)} for {len(sizes)} groups"
-            )
-        flat = np.full(total, np.nan)
-        for start, size, group in zip(np.cumsum(sizes) - sizes, sizes, rewards, strict=True):
-            values = _to_float(group)
-            if len(values) > size:
-                raise InvalidInputError(
-                    f"a group may hold at most its planned rollouts, but got {len(values)} rewards for size {size}"
-                )
-            flat[start : start + len(values)] = values
-    else:
-        flat = _to_float(rewards)
-        if len(flat) != total:
-            raise InvalidInputError(
-                f"len(rewards) == sum of group sizes must hold, but got {len(flat)} rewards for {total} rollouts"
-            )
-    if np.isinf(flat).any():
-        raise InvalidInputError(f"rewards must not be infinite, but got {int(np.isinf(flat).sum())} infinite values")
-    return flat
+    return read_rewards(rewards, _sizes(group_sizes)).flat
 
 
 def rows_of_sizes(group_sizes: ArrayLike) -> IntArray:
@@ -235,17 +212,3 @@ def _sizes(group_sizes: ArrayLike) -> IntArray:
     if sizes.ndim != 1 or (len(sizes) and (not np.issubdtype(sizes.dtype, np.integer) or sizes.min() < 0)):
         raise InvalidInputError(f"group sizes must be (B,) non-negative integers, but got {group_sizes!r}")
     return sizes.astype(np.int64)
-
-
-def _is_ragged(rewards: Any) -> bool:
-    if isinstance(rewards, np.ndarray):
-        return rewards.ndim == 2 or (rewards.dtype == object and any(_is_sequence(x) for x in rewards))
-    return any(_is_sequence(x) for x in rewards)
-
-
-def _is_sequence(value: Any) -> bool:
-    return isinstance(value, Sequence) or (isinstance(value, np.ndarray) and value.ndim > 0)
-
-
-def _to_float(values: Any) -> FloatArray:
-    return np.array([np.nan if v is None else float(v) for v in values], dtype=np.float64)

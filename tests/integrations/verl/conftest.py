@@ -1,9 +1,10 @@
-"""A verl configuration as a nested dict: the parts that the start-up checks read."""
+"""A verl configuration as a nested dict (the parts that the start-up checks read), and a trainer without a cluster."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,5 +55,46 @@ def make_config() -> Callable[..., dict[str, Any]]:
                 node = node.setdefault(parent, {})
             node[last] = value
         return config
+
+    return make
+
+
+@pytest.fixture
+def make_trainer(
+    make_config: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Any]:
+    """A trainer over 12 prompts whose parent's methods do nothing."""
+    import numpy as np
+    from omegaconf import OmegaConf
+    from verl.trainer.ppo.v1 import PPOTrainerSync
+    from verl_steps import prompt_rows
+
+    from viprl.integrations.history import HistoryWriter
+    from viprl.integrations.verl.checks import check_config
+    from viprl.integrations.verl.ledger import PlanLedger
+    from viprl.integrations.verl.setup import build_allocator, read_prompts
+    from viprl.integrations.verl.trainer import AdaptiveTrainerSync
+
+    for name, result in (("_submit_batch_to_rollout", 0), ("_compute_advantage", None), ("on_step_end", None)):
+        monkeypatch.setattr(PPOTrainerSync, name, lambda self, *a, _r=result, **k: a[0] if a else _r)
+
+    def make(changes: dict[str, Any] | None = None) -> Any:
+        config = make_config(
+            {
+                "viprl.guard": False,
+                "trainer.default_local_dir": str(tmp_path / "checkpoints"),
+                "trainer.resume_mode": "auto",
+                **(changes or {}),
+            }
+        )
+        built = AdaptiveTrainerSync.__new__(AdaptiveTrainerSync)
+        built.config = OmegaConf.create(config)
+        built.settings = check_config(config)
+        built.ledger = PlanLedger()
+        built.allocator = build_allocator(read_prompts(prompt_rows(12), prompt_column="prompt"), built.settings)
+        built.history = HistoryWriter(tmp_path / "history", format="jsonl")
+        built.timing_raw, built.global_steps, built.total_training_steps = {}, 1, 10
+        built._rewards = np.zeros(0)
+        return built
 
     return make

@@ -11,6 +11,7 @@ import pytest
 from viprl.errors import ConfigurationError, InfeasibleBudgetError
 from viprl.integrations.verl.budget import StepBudget, data_parallel_size
 from viprl.integrations.verl.checks import check_config
+from viprl.integrations.verl.learned import token_aggregation
 from viprl.integrations.verl.options import AdaptiveOptions
 from viprl.integrations.verl.weights import judge_loss
 
@@ -140,7 +141,14 @@ def test_unknown_options_are_refused(make_config: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"viprl.budget": 0}, {"viprl.budget": 2.5}, {"viprl.max_missing": 1.5}, {"viprl.reward_values": [0]}]
+    "changes",
+    [
+        {"viprl.budget": 0},
+        {"viprl.budget": 2.5},
+        {"viprl.max_missing": 1.5},
+        {"viprl.reward_values": [0]},
+        {"viprl.variance": "guessed"},
+    ],
 )
 def test_values_of_options_are_checked(make_config: Make, changes: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(changes))):
@@ -153,6 +161,58 @@ def test_lists_become_tuples(make_config: Make) -> None:
     )
     assert options.side_information == ("pass_rate",)
     assert options.reward_values == (-1, 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"algorithm.adv_estimator": "viprl_grpo"}, "rloo and dr_grpo, but got 'grpo'"),
+        ({"algorithm.adv_estimator": "grpo"}, "rloo and dr_grpo, but got 'grpo'"),
+        ({"viprl.predictor": "reward_variance"}, "rewards must be binary"),
+        ({"viprl.policy": "relaxed"}, "viprl.policy=vip"),
+    ],
+)
+def test_what_the_learned_variance_is_not_derived_for(make_config: Make, changes: dict[str, Any], says: str) -> None:
+    check_config(make_config(changes))
+    with pytest.raises(ConfigurationError, match=says):
+        check_config(make_config({**changes, "viprl.variance": "learned"}))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"algorithm.adv_estimator": "viprl_dr_grpo_rollout"},
+        {"algorithm.adv_estimator": "grpo", "algorithm.norm_adv_by_std_in_grpo": False},
+        # the log-probabilities are the policy's own: a KL term enters neither them nor the formula
+        {"actor_rollout_ref.actor.use_kl_loss": True},
+        {"algorithm.use_kl_in_reward": True},
+    ],
+)
+def test_what_the_learned_variance_takes(make_config: Make, changes: dict[str, Any]) -> None:
+    assert check_config(make_config({**changes, "viprl.variance": "learned"})).learns_variance
+    assert not check_config(make_config(changes)).learns_variance
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "loss", "expected"),
+    [
+        ("token-mean", "vanilla", "sum"),
+        ("token-sum", "vanilla", "sum"),
+        ("seq-mean-token-sum", "gspo", "sum"),
+        ("seq-mean-token-sum-norm", "vanilla", "sum"),
+        ("seq-mean-token-mean", "vanilla", "mean"),
+        ("seq-mean-token-mean", "gspo", "mean"),
+        ("token-mean", "sapo", "mean"),
+        ("token-sum", "geo_mean", "mean"),
+    ],
+)
+def test_which_losses_divide_a_rollout_by_its_tokens(
+    make_config: Make, aggregation: str, loss: str, expected: str
+) -> None:
+    actor = "actor_rollout_ref.actor"
+    config = make_config({f"{actor}.loss_agg_mode": aggregation, f"{actor}.policy_loss.loss_mode": loss})
+    assert token_aggregation(config) == expected
 
 
 # ---------------------------------------------------------------- the table of loss settings

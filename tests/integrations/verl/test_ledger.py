@@ -7,7 +7,7 @@ import pytest
 
 import viprl
 from viprl.errors import ConfigurationError, InvalidInputError, PlanError
-from viprl.integrations.verl.ledger import MissingRewardsError, PlanLedger, parse_key, repair_score_metrics
+from viprl.integrations.verl.ledger import Answer, MissingRewardsError, PlanLedger, parse_key, repair_score_metrics
 from viprl.plan import Plan
 
 
@@ -19,6 +19,12 @@ def make_plan(ids: list[str], budget: int) -> Plan:
 def code(prompt: int, session: int) -> float:
     """A reward that names its prompt and its session."""
     return prompt * 100.0 + session
+
+
+def groups_of(answer: Answer) -> list[list[float]]:
+    """The rewards present, group by group."""
+    parts = np.split(answer.rewards, np.cumsum(answer.plan.group_sizes)[:-1])
+    return [part[~np.isnan(part)].tolist() for part in parts]
 
 
 def rows_of(plan: Plan, uids: list[str]) -> list[tuple[str, int, float]]:
@@ -43,18 +49,19 @@ def test_shuffled_refilled_and_failed_rows_never_cross_prompts() -> None:
             [uid for uid, _, _ in rows],
             [reward for _, _, reward in rows],
             np.ones(len(rows)),
+            squared_norms=[2 * reward for _, _, reward in rows],
             max_missing=1.0,
             step=1,
         )
         assert [answer.plan for answer in answers] == [first, refill]
         assert len(ledger) == 0
         for answer, names in zip(answers, uids, strict=True):
-            for position, (prompt, size) in enumerate(answer.plan):
-                group = answer.rewards[position]
+            np.testing.assert_array_equal(answer.squared_norms, 2 * answer.rewards)  # NaN in the same places
+            for position, ((prompt, size), group) in enumerate(zip(answer.plan, groups_of(answer), strict=True)):
                 assert all(reward // 100 == int(str(prompt)[1:]) for reward in group)
                 assert sorted(group) == sorted(r for uid, _, r in rows if uid == names[position])
                 assert answer.tokens[position] == len(group) <= size
-            assert answer.missing == answer.planned - sum(map(len, answer.rewards))
+            assert answer.missing == answer.planned - sum(map(len, groups_of(answer)))
 
 
 def test_the_same_prompt_twice_keeps_two_groups() -> None:
@@ -62,7 +69,9 @@ def test_the_same_prompt_twice_keeps_two_groups() -> None:
     plan = make_plan(["p1", "p1"], 6)
     ledger.open(plan, ["x", "y"])
     (answer,) = ledger.settle(["y", "x", "y"], [1.0, 0.0, 1.0], [3, 2, 3], max_missing=1.0, step=1)
-    assert answer.rewards == [[0.0], [1.0, 1.0]]
+    assert groups_of(answer) == [[0.0], [1.0, 1.0]]
+    np.testing.assert_array_equal(answer.rewards, [0.0, np.nan, np.nan, 1.0, 1.0, np.nan])
+    assert np.isnan(answer.squared_norms).all()  # none were measured
     assert answer.tokens.tolist() == [2, 6]
 
 
@@ -70,8 +79,30 @@ def test_nan_is_missing_and_tokens_still_count() -> None:
     ledger = PlanLedger()
     ledger.open(make_plan(["p1"], 4), ["x"])
     (answer,) = ledger.settle(["x"] * 4, [1.0, np.nan, 0.0, np.nan], [2] * 4, max_missing=0.5, step=1)
-    assert answer.rewards == [[1.0, 0.0]]
+    assert groups_of(answer) == [[1.0, 0.0]]
     assert (answer.planned, answer.missing, answer.tokens.tolist()) == (4, 2, [8])
+
+
+def test_a_norm_without_a_reward_keeps_its_place() -> None:
+    ledger = PlanLedger()
+    ledger.open(make_plan(["p1", "p2"], 6), ["x", "y"])
+    (answer,) = ledger.settle(
+        ["y", "x", "y", "x", "x"],
+        [1.0, np.nan, 0.0, 1.0, 0.0],
+        [1] * 5,
+        squared_norms=[5.0, 6.0, np.nan, 7.0, 8.0],
+        max_missing=1.0,
+        step=1,
+    )
+    np.testing.assert_array_equal(answer.rewards, [np.nan, 1.0, 0.0, 1.0, 0.0, np.nan])
+    np.testing.assert_array_equal(answer.squared_norms, [6.0, 7.0, 8.0, 5.0, np.nan, np.nan])
+
+
+def test_more_rows_than_planned_are_an_error() -> None:
+    ledger = PlanLedger()
+    ledger.open(make_plan(["p1"], 4), ["x"])
+    with pytest.raises(PlanError, match="'x' of step 3 has more than 4"):
+        ledger.settle(["x"] * 5, [1.0] * 5, [1] * 5, max_missing=1.0, step=3)
 
 
 def test_too_many_missing_rewards_stop_the_run_with_the_numbers() -> None:

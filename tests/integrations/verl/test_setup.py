@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from viprl.errors import ConfigurationError
+from viprl.integrations.predictors import NEEDS_EMBEDDINGS, PREDICTORS
 from viprl.integrations.verl.checks import check_config
-from viprl.integrations.verl.setup import NEEDS_EMBEDDINGS, PREDICTORS, build_allocator, read_prompts
+from viprl.integrations.verl.setup import build_allocator, read_prompts
 
 
 def row(text: str, index: int | None = None, **extra: Any) -> dict[str, Any]:
@@ -78,6 +79,30 @@ def test_allocator_of_a_run(
     plan = allocator.allocate(prompts.row_ids[:8], 32)
     assert plan.group_sizes.sum() == 32
     allocator.observe(plan, np.tile([0.0, 1.0], 16))
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({}, "rloo"),
+        ({"viprl.variance": "learned"}, "outcome_moments_rloo"),
+        ({"viprl.variance": "learned", "algorithm.adv_estimator": "viprl_dr_grpo"}, "outcome_moments_dr_grpo"),
+    ],
+)
+def test_variance_model_of_a_run(
+    make_config: Callable[..., dict[str, Any]], changes: dict[str, Any], name: str
+) -> None:
+    prompts = read_prompts([row(f"question {i}", i) for i in range(20)], prompt_column="prompt")
+    allocator = build_allocator(prompts, check_config(make_config(changes)))
+    assert allocator.model.name == allocator.allocate(prompts.row_ids[:8], 32).model == name
+
+
+def test_reward_values_are_the_numbers_that_rewards_travel_as(make_config: Callable[..., dict[str, Any]]) -> None:
+    prompts = read_prompts([row(f"question {i}", i) for i in range(20)], prompt_column="prompt")
+    allocator = build_allocator(prompts, check_config(make_config({"viprl.reward_values": [0.1, 0.9]})))
+    plan = allocator.allocate(prompts.row_ids[:8], 32)
+    allocator.observe(plan, np.tile(np.array([0.1, 0.9], np.float32), 16))
+    assert sum(row["successes"] for row in allocator.history_rows()) == pytest.approx(16)
 
 
 @pytest.mark.parametrize(

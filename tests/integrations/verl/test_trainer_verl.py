@@ -11,92 +11,21 @@ import numpy as np
 import pytest
 
 pytest.importorskip("verl.protocol")  # tests/integrations/verl alone would pass for a package "verl"
-import torch
 from omegaconf import OmegaConf
-from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1 import PPOTrainerSync, get_trainer_cls
-from verl.utils import tensordict_utils as tu
+from verl_steps import answer, prompt_rows, submit
 
 from viprl.errors import CheckpointError, ConfigurationError
-from viprl.integrations.history import HistoryWriter, parts, read_part
-from viprl.integrations.verl import TRAINER_MODE, trainer
+from viprl.integrations.history import parts, read_part
+from viprl.integrations.verl import TRAINER_MODE
 from viprl.integrations.verl.checks import check_config
-from viprl.integrations.verl.ledger import MissingRewardsError, PlanLedger
-from viprl.integrations.verl.setup import ID_COLUMN, build_allocator, read_prompts
+from viprl.integrations.verl.ledger import MissingRewardsError
+from viprl.integrations.verl.setup import ID_COLUMN
 from viprl.integrations.verl.trainer import STATE_FILE, AdaptiveTrainerSync
 
 pytestmark = pytest.mark.verl
 
 Make = Callable[..., dict[str, Any]]
-
-
-def prompt_rows(count: int) -> list[dict[str, Any]]:
-    return [
-        {"data_source": "t", "prompt": [{"role": "user", "content": f"q{i}"}], "extra_info": {"index": i}}
-        for i in range(count)
-    ]
-
-
-@pytest.fixture
-def make_trainer(make_config: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """A trainer over 12 prompts whose parent's methods do nothing."""
-    for name, result in (("_submit_batch_to_rollout", 0), ("_compute_advantage", None), ("on_step_end", None)):
-        monkeypatch.setattr(PPOTrainerSync, name, lambda self, *a, _r=result, **k: a[0] if a else _r)
-
-    def make(changes: dict[str, Any] | None = None) -> Any:
-        config = make_config(
-            {
-                "viprl.guard": False,
-                "trainer.default_local_dir": str(tmp_path / "checkpoints"),
-                "trainer.resume_mode": "auto",
-                **(changes or {}),
-            }
-        )
-        built = AdaptiveTrainerSync.__new__(AdaptiveTrainerSync)
-        built.config = OmegaConf.create(config)
-        built.settings = check_config(config)
-        built.ledger = PlanLedger()
-        built.allocator = build_allocator(read_prompts(prompt_rows(12), prompt_column="prompt"), built.settings)
-        built.history = HistoryWriter(tmp_path / "history", format="jsonl")
-        built.timing_raw, built.global_steps, built.total_training_steps = {}, 1, 10
-        built._rewards = np.zeros(0)
-        return built
-
-    return make
-
-
-def submit(built: Any, prompts: list[int], uids: list[str]) -> list[int]:
-    """Group sizes that a submitted batch carries."""
-    batch = tu.get_tensordict(
-        {
-            "dummy": torch.zeros(len(prompts), 1),
-            "uid": np.array(uids, dtype=object),
-            ID_COLUMN: np.array([f"t/{i}" for i in prompts], dtype=object),
-        }
-    )
-    built._submit_batch_to_rollout(batch)
-    return [int(n) for n in batch["__rollout_n__"]]
-
-
-def answer(
-    built: Any, rows: list[tuple[str, int, float]], monkeypatch: pytest.MonkeyPatch, padding: int = 0
-) -> dict[str, float]:
-    """Metrics after a batch of (uid, session, reward) rows, in the given order, with padding rows among them."""
-    rows = [*rows, *((f"pad{'a' * 32}", i, 99.0) for i in range(padding))]
-    rewards = {f"{uid}_{session}_0": reward for uid, session, reward in rows}
-    batch = KVBatchMeta(
-        keys=list(rewards), tags=[{"response_len": 2} for _ in rows], partition_id="train", extra_info={}
-    )
-    batch.reorder(built.ledger.order(batch.keys))
-
-    def get(keys: list[str], **unused: Any) -> dict[str, torch.Tensor]:
-        nested = [torch.tensor([0.0, rewards[key]]) for key in keys]
-        return {"rm_scores": torch.nested.as_nested_tensor(nested, layout=torch.jagged)}
-
-    monkeypatch.setattr(trainer.tq, "kv_batch_get", get)
-    metrics: dict[str, float] = {}
-    built._compute_advantage(batch, metrics)
-    return metrics
 
 
 def test_the_replay_buffer_is_the_synchronous_one() -> None:

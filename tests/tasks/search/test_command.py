@@ -92,3 +92,13 @@ def test_evaluate_says_what_is_missing(tmp_path, capsys, arguments, message):
     file = write_questions(tmp_path, paragraphs=False)
     assert main(["evaluate", *(a.replace("{file}", str(file)) for a in arguments)]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("model", "message"), [("/nowhere", "can be loaded, but got '/nowhere'"), ("tiny", "a task must bring one")]
+)
+def test_evaluate_says_which_model_cannot_be_loaded(tmp_path, capsys, model, message):
+    pytest.importorskip("transformers")
+    file = write_questions(tmp_path, paragraphs=True)
+    assert main(["evaluate", "--task", "musique", "--model", model, "--data", str(file)]) == 2
+    assert message in capsys.readouterr().err

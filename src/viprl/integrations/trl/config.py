@@ -8,17 +8,7 @@ from trl import GRPOConfig, RLOOConfig
 
 from viprl.errors import ConfigurationError
 from viprl.integrations.groups import ESTIMATORS
-
-PREDICTORS = (
-    "calibrated",
-    "discounted_beta",
-    "last_rate",
-    "global_mean",
-    "moving_average",
-    "ridge",
-    "gaussian_process",
-    "reward_variance",
-)
+from viprl.integrations.predictors import PREDICTORS
 
 
 @dataclass
@@ -126,7 +116,7 @@ class AdaptiveFields:
         _one_of("variance", self.variance, ("formula", "learned"))
         _one_of("norm_layers", self.norm_layers, ("default", "all"))
         _one_of("prompt_weighting", self.prompt_weighting, ("equal", "rollout"))
-        _one_of("predictor", self.predictor, PREDICTORS)
+        _one_of("predictor", self.predictor, tuple(PREDICTORS))
         _one_of("history_format", self.history_format, ("parquet", "jsonl", "none"))
         if self.reward_values is not None and not (
             len(self.reward_values) == 2 and self.reward_values[0] < self.reward_values[1]

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from viprl import prediction
 from viprl.allocator import RolloutAllocator
 from viprl.errors import ConfigurationError, InvalidInputError
 from viprl.integrations.groups import GRPO_EPSILON
+from viprl.integrations.predictors import TAKES_NEW_PROMPTS, build_predictor, check_predictor, predictor_class
 from viprl.integrations.prompt_ids import PromptIdRule, choose_rule, plain_text
 from viprl.integrations.trl.learned import learned_model
 from viprl.variance import GRPO, RLOO, DrGRPO, VarianceModel
@@ -87,41 +87,32 @@ def _policy(name: str) -> Any:
 
 
 def _predictor(args: Any, dataset: Any, rule: PromptIdRule) -> Any:
-    learning = {  # from texts, embeddings and side information; on a stream from own history alone
-        "calibrated": prediction.CalibratedPredictor,
-        "reward_variance": prediction.RewardVariancePredictor,
-    }
-    counting = {
-        "discounted_beta": prediction.DiscountedBeta,
-        "last_rate": prediction.LastRate,
-        "global_mean": prediction.GlobalMean,
-        "moving_average": prediction.MovingAverage,
-    }
-    name = args.predictor
+    name, columns = args.predictor, args.side_information or ()
     if not hasattr(dataset, "__len__"):
-        if name not in {**learning, **counting} or args.embedding_model != "none" or args.side_information:
+        # a stream's prompts become known as they come: predictors learn from own history alone
+        if name not in TAKES_NEW_PROMPTS or args.embedding_model != "none" or columns:
             raise ConfigurationError(
                 "a streaming data set needs a predictor that takes new prompts, without embeddings and side "
                 f"information, but got predictor={name!r}, embedding_model={args.embedding_model!r}, side_information="
-                f"{args.side_information}; use one of {sorted({**learning, **counting})}, or give the trainer an object"
+                f"{args.side_information}; use one of {sorted(TAKES_NEW_PROMPTS)}, or give the trainer an object"
             )
-        return {**learning, **counting}[name]()
+        return predictor_class(name)()
+    check_predictor(name, embedding_model=args.embedding_model, side_information=columns)
     first_rows = _first_rows(dataset, rule)
-    ids, rows = list(first_rows), list(first_rows.values())
-    if name in counting:
-        return counting[name](ids)
-    prompts = dataset["prompt"]
-    texts = [plain_text(prompts[row]) for row in rows]
-    embeddings = _embeddings(args, texts)
-    if name in learning:
-        side = _side_information(args.side_information or (), dataset, rows) or None
-        return learning[name](embeddings, prompt_ids=ids, texts=texts, side_information=side)
-    if embeddings is None:
-        raise ConfigurationError(
-            f"predictor={name!r} needs embeddings, but got embedding_model='none'; use 'packaged' or a model"
-        )
-    kernel = {"ridge": prediction.Ridge, "gaussian_process": prediction.GaussianProcessPredictor}
-    return kernel[name](embeddings, prompt_ids=ids)
+    rows = list(first_rows.values())
+
+    def texts() -> list[str]:
+        prompts = dataset["prompt"]
+        return [plain_text(prompts[row]) for row in rows]
+
+    return build_predictor(
+        name,
+        list(first_rows),
+        texts,
+        embedding_model=args.embedding_model,
+        embedding_cache=args.embedding_cache,
+        side_information=_side_information(columns, dataset, rows),
+    )
 
 
 def _first_rows(dataset: Any, rule: PromptIdRule) -> dict[str, int]:
@@ -133,15 +124,6 @@ def _first_rows(dataset: Any, rule: PromptIdRule) -> dict[str, int]:
     for position, row in enumerate(dataset.select_columns(columns)):
         first.setdefault(rule.id_of(row), position)
     return first
-
-
-def _embeddings(args: Any, texts: Sequence[str]) -> NDArray[np.float32] | None:
-    if args.embedding_model == "none":
-        return None
-    from viprl.embeddings import embed
-
-    vectors: NDArray[np.float32] = embed(texts, model=args.embedding_model, cache_dir=args.embedding_cache)
-    return vectors
 
 
 def _side_information(columns: Sequence[str], dataset: Any, rows: Sequence[int]) -> Mapping[str, NDArray[np.float64]]:

@@ -10,6 +10,7 @@ process through verl's ``verl.plugins`` entry point; a run asks for it with ``tr
     advantages.py   estimators for ragged groups, registered with verl
     setup.py        data set -> prompt ids, texts, side information -> allocator
     ledger.py       which rows of a batch answer which plan
+    learned.py      ``+viprl.variance=learned``: log-probabilities -> norms -> the variance model
     agent_loop.py   rewards that are missing: None, NaN, a reward function that raises
     trainer.py      the trainer
     contract.py     what of verl is overridden; ``viprl doctor verl`` and a test check it

@@ -8,6 +8,7 @@ from typing import Any
 
 from viprl.errors import ConfigurationError
 from viprl.integrations.verl.budget import StepBudget, check_budget
+from viprl.integrations.verl.learned import check_learnable
 from viprl.integrations.verl.options import AdaptiveOptions, select
 from viprl.integrations.verl.weights import check_weights
 
@@ -61,6 +62,11 @@ class RunSettings:
     estimator: str
     equal_weights: bool
 
+    @property
+    def learns_variance(self) -> bool:
+        """``+viprl.variance=learned``."""
+        return self.options.variance == "learned"
+
 
 def check_config(config: Any) -> RunSettings:
     """Check a verl configuration for an adaptive run.
@@ -78,6 +84,7 @@ def check_config(config: Any) -> RunSettings:
             raise ConfigurationError(f"{path} must be off with adaptive rollouts: {reason}; {remedy}")
     budget = check_budget(config, options)
     estimator, equal = check_estimator(config, budget.min_group_size)
+    check_learnable(options, estimator)
     warnings = check_weights(config, equal=equal, mini_batches=_mini_batches(config, budget.rollouts))
     if not equal:
         warnings.append(

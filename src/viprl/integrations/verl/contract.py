@@ -57,6 +57,12 @@ SOURCES: dict[str, tuple[str, ...]] = {
     # the string that selects the synchronous replay buffer, and what it says when every rollout failed
     f"{_BASE}._build_replay_buffer": ('self.trainer_mode == "sync"',),
     f"{_V1}.replay_buffer:ReplayBuffer.sample": ("no materializable trajectories",),
+    # the log-probabilities of the sampled tokens, under one name in both modes, before the advantages
+    f"{_BASE}._compute_old_log_prob": (
+        'data["old_log_probs"] = data.pop("rollout_log_probs")',
+        'data["old_log_probs"] = response_from_nested(',
+    ),
+    f"{_BASE}._step_once": ("_compute_old_log_prob", "_compute_advantage"),
     # the tracker is written after everything else
     f"{_BASE}._save_checkpoint": ("latest_checkpointed_iteration.txt", 'f"global_step_{self.global_steps}"'),
     # uid reaches the estimators as `index`; padding rows are known by their uid

@@ -1,13 +1,13 @@
 """Which rows of a batch answer which plan.
 
 verl names a group by a fresh uid every step and returns rows in any order, with rows missing where a rollout failed and
-padding rows added. The ledger remembers which uid stands for which position of which plan and hands the rewards back in
-plan order.
+padding rows added. The ledger remembers which uid stands for which position of which plan and hands rewards and norms
+back in plan order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from viprl.errors import ConfigurationError, InvalidInputError, PlanError, ViprlError
 from viprl.plan import Plan
+
+FloatArray = NDArray[np.float64]
 
 
 class MissingRewardsError(ViprlError, RuntimeError):
@@ -28,17 +30,31 @@ class Answer:
 
     Attributes:
         plan: the plan.
-        rewards: B lists of the rewards present, in plan order.
+        rewards: (C,) in plan order, NaN for planned rollouts without a reward. Within a group in the order of the rows.
+        squared_norms: (C,) of the same rollouts, NaN where a rollout is missing or its norm was not measured.
         tokens: (B,) response tokens of the group's rows.
-        planned: C.
-        missing: planned rollouts without a reward.
     """
 
     plan: Plan
-    rewards: list[list[float]]
+    rewards: FloatArray
+    squared_norms: FloatArray
     tokens: NDArray[np.int64]
-    planned: int
-    missing: int
+
+    @property
+    def planned(self) -> int:
+        """C."""
+        return len(self.rewards)
+
+    @property
+    def missing(self) -> int:
+        """Planned rollouts without a reward."""
+        return int(np.isnan(self.rewards).sum())
+
+    @property
+    def empty_groups(self) -> int:
+        """Groups without any reward."""
+        present = np.bincount(self.plan.rows()[~np.isnan(self.rewards)], minlength=len(self.plan))
+        return int(np.count_nonzero(present == 0))
 
 
 def parse_key(key: str) -> tuple[str, int, int]:
@@ -86,46 +102,62 @@ class PlanLedger:
         return [rank[-1] for rank in sorted(ranks)]
 
     def settle(
-        self, uids: Iterable[str], rewards: ArrayLike, tokens: ArrayLike, *, max_missing: float, step: int
+        self,
+        uids: Sequence[str],
+        rewards: ArrayLike,
+        tokens: ArrayLike,
+        *,
+        squared_norms: ArrayLike | None = None,
+        max_missing: float,
+        step: int,
     ) -> list[Answer]:
-        """Rewards of a batch in plan order; every open plan is closed.
+        """Rewards and norms of a batch in plan order; every open plan is closed.
 
         Args:
             uids: (R,) uid of every row; padding rows must be left out.
             rewards: (R,), NaN for missing.
             tokens: (R,) response tokens.
+            squared_norms: (R,) of the rows' gradients, NaN where unknown; None where none is measured.
             max_missing: largest share of the planned rollouts that may come back without a reward.
             step: named in errors.
 
         Raises:
-            PlanError: a row belongs to no open plan.
+            PlanError: a row belongs to no open plan, or a group has more rows than planned.
             MissingRewardsError: more rewards are missing than ``max_missing`` allows.
         """
-        sizes = [len(plan) for plan in self._plans]
-        values: list[list[list[float]]] = [[[] for _ in range(size)] for size in sizes]
-        counts = [np.zeros(size, dtype=np.int64) for size in sizes]
-        for uid, reward, length in zip(uids, np.asarray(rewards, float), np.asarray(tokens, np.int64), strict=True):
+        values, lengths = np.asarray(rewards, float), np.asarray(tokens, np.int64)
+        norms = np.full(len(values), np.nan) if squared_norms is None else np.asarray(squared_norms, float)
+        answers = [_unanswered(plan) for plan in self._plans]
+        starts = [np.cumsum(plan.group_sizes) - plan.group_sizes for plan in self._plans]
+        filled = [np.zeros(len(plan), dtype=np.int64) for plan in self._plans]
+        for uid, reward, norm, length in zip(uids, values, norms, lengths, strict=True):
             place = self._place.get(uid)
             if place is None:
                 raise PlanError(f"every row must answer an open plan, but uid {uid!r} of step {step} answers none")
-            number, position = place
-            counts[number][position] += length
-            if not np.isnan(reward):
-                values[number][position].append(float(reward))
-        answers = [
-            Answer(plan, groups, count, planned, planned - sum(map(len, groups)))
-            for plan, groups, count in zip(self._plans, values, counts, strict=True)
-            for planned in (int(plan.group_sizes.sum()),)
-        ]
+            number, q = place
+            answer, size = answers[number], int(self._plans[number].group_sizes[q])
+            if filled[number][q] == size:
+                raise PlanError(
+                    f"a group must have at most its planned rows, but uid {uid!r} of step {step} has more than {size}"
+                )
+            row = starts[number][q] + filled[number][q]
+            answer.rewards[row], answer.squared_norms[row] = reward, norm
+            answer.tokens[q] += length
+            filled[number][q] += 1
         self._plans, self._place = [], {}
         _check_missing(answers, max_missing, step)
         return answers
 
 
+def _unanswered(plan: Plan) -> Answer:
+    planned = int(plan.group_sizes.sum())
+    return Answer(plan, np.full(planned, np.nan), np.full(planned, np.nan), np.zeros(len(plan), dtype=np.int64))
+
+
 def _check_missing(answers: list[Answer], max_missing: float, step: int) -> None:
     planned, missing = (sum(getattr(answer, name) for answer in answers) for name in ("planned", "missing"))
     if planned and missing / planned > max_missing:
-        empty = sum(not group for answer in answers for group in answer.rewards)
+        empty = sum(answer.empty_groups for answer in answers)
         raise MissingRewardsError(
             "missing rewards / planned rollouts <= viprl.max_missing must hold, but got "
             f"{missing} / {planned} = {missing / planned:.3f} > {max_missing} in step {step} ({empty} prompts have no "

@@ -9,6 +9,8 @@ from typing import Any
 
 from viprl.errors import ConfigurationError
 
+VARIANCES = ("formula", "learned")
+
 
 @dataclass(frozen=True)
 class AdaptiveOptions:
@@ -17,7 +19,9 @@ class AdaptiveOptions:
     Attributes:
         budget: rollouts of a step, C; default ``data.train_batch_size * rollout.n``.
         min_group_size, max_group_size: bounds L, U of a group; default min(3, G) and 4 G at mean group size G.
-        predictor: a name of ``setup.PREDICTORS``; "calibrated" by default.
+        predictor: a name of ``viprl.integrations.predictors``; "calibrated" by default.
+        variance: "formula", the paper's from success probabilities alone, or "learned", from the log-probabilities of
+            past rollouts (``learned.py``).
         policy: how to allocate: "vip", "uniform", ... (``viprl.allocation.policies``).
         guard: fall back to uniform groups while the realised variance is above uniform's.
         prompt_id_column: the column that names a prompt; by default ``extra_info.prompt_id``, else (data_source,
@@ -40,6 +44,7 @@ class AdaptiveOptions:
     min_group_size: int | None = None
     max_group_size: int | None = None
     predictor: str = "calibrated"
+    variance: str = "formula"
     policy: str = "vip"
     guard: bool = True
     prompt_id_column: str | None = None
@@ -57,6 +62,8 @@ class AdaptiveOptions:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or int(value) != value or value < 1):
                 raise ConfigurationError(f"`viprl.{name}` must be a positive integer, but got {value!r}")
+        if self.variance not in VARIANCES:
+            raise ConfigurationError(f"`viprl.variance` must be one of {VARIANCES}, but got {self.variance!r}")
         if not 0 <= self.max_missing <= 1:
             raise ConfigurationError(f"0 <= viprl.max_missing <= 1 must hold, but got {self.max_missing}")
         if self.reward_values is not None and len(self.reward_values) != 2:

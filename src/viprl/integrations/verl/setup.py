@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from viprl import prediction, variance
+from viprl import variance
 from viprl.allocation.policies import POLICIES
 from viprl.allocator import RolloutAllocator
 from viprl.errors import ConfigurationError
+from viprl.integrations.predictors import build_predictor
 from viprl.integrations.prompt_ids import choose_rule, plain_text
 from viprl.integrations.verl.checks import RunSettings
 
@@ -25,19 +26,6 @@ logger = logging.getLogger("viprl")
 
 ID_COLUMN = "viprl_prompt_id"
 
-# name in the configuration -> class of viprl.prediction
-PREDICTORS = {
-    "calibrated": "CalibratedPredictor",
-    "gaussian_process": "GaussianProcessPredictor",
-    "discounted_beta": "DiscountedBeta",
-    "last_rate": "LastRate",
-    "global_mean": "GlobalMean",
-    "moving_average": "MovingAverage",
-    "ridge": "Ridge",
-    "reward_variance": "RewardVariancePredictor",
-}
-LEARNING = {"calibrated", "reward_variance"}  # from texts, embeddings and side information
-NEEDS_EMBEDDINGS = {"gaussian_process", "ridge"}
 VERL_STD_EPSILON = 1e-6
 
 
@@ -139,16 +127,19 @@ def build_allocator(prompts: PromptSet, settings: RunSettings) -> RolloutAllocat
     Raises:
         ConfigurationError: an unknown predictor or policy, or a predictor that lacks what it needs.
     """
-    options, budget = settings.options, settings.budget
+    options, budget, values = settings.options, settings.budget, settings.options.reward_values
     if options.policy not in POLICIES:
         raise ConfigurationError(f"viprl.policy must be one of {sorted(POLICIES)}, but got {options.policy!r}")
-    models = {
-        "rloo": variance.RLOO,
-        "dr_grpo": variance.DrGRPO,
-        "grpo": lambda: variance.GRPO(ddof=1, epsilon=VERL_STD_EPSILON),
-    }
     start = time.perf_counter()
-    predictor = build_predictor(prompts, settings)
+    predictor = build_predictor(
+        options.predictor,
+        prompts.prompt_ids,
+        lambda: prompts.texts,
+        embedding_model=options.embedding_model,
+        embedding_cache=options.embedding_cache,
+        side_information=prompts.side_information,
+        prefix="viprl.",
+    )
     logger.info(
         "viprl: %d rows, %d prompts, ids by %s, predictor %s ready after %.1f s",
         *(len(prompts.row_ids), len(prompts.prompt_ids), prompts.rule, options.predictor),
@@ -156,50 +147,26 @@ def build_allocator(prompts: PromptSet, settings: RunSettings) -> RolloutAllocat
     )
     return RolloutAllocator(
         predictor,
-        models[settings.estimator](),
+        variance_model(settings),
         min_group_size=budget.min_group_size,
         max_group_size=budget.max_group_size,
         policy=POLICIES[options.policy](),
         guard=options.guard,
-        reward_values=options.reward_values,
+        # rewards reach the allocator as float32 numbers
+        reward_values=None if values is None else (float(np.float32(values[0])), float(np.float32(values[1]))),
     )
 
 
-def build_predictor(prompts: PromptSet, settings: RunSettings) -> Any:
-    """The predictor named by ``viprl.predictor`` over the data set's prompts."""
-    options = settings.options
-    name = options.predictor
-    if name not in PREDICTORS or not hasattr(prediction, PREDICTORS[name]):
-        raise ConfigurationError(f"viprl.predictor must be one of {sorted(PREDICTORS)}, but got {name!r}")
-    if name in NEEDS_EMBEDDINGS and options.embedding_model == "none":
-        raise ConfigurationError(
-            f"viprl.predictor={name} needs embeddings; set +viprl.embedding_model=packaged or a model"
-        )
-    if prompts.side_information and name not in LEARNING:
-        raise ConfigurationError(f"viprl.side_information is read by {sorted(LEARNING)} alone, but got {name!r}")
-    predictor = getattr(prediction, PREDICTORS[name])
-    if name in LEARNING:
-        return predictor(
-            _embeddings(prompts, settings),
-            prompt_ids=prompts.prompt_ids,
-            texts=prompts.texts,
-            side_information=prompts.side_information or None,
-        )
-    if name in NEEDS_EMBEDDINGS:
-        return predictor(_embeddings(prompts, settings), prompt_ids=prompts.prompt_ids)
-    return predictor(prompts.prompt_ids)
-
-
-def _embeddings(prompts: PromptSet, settings: RunSettings) -> NDArray[np.float32] | None:
-    options = settings.options
-    if options.embedding_model == "none":
-        return None
-    from viprl.embeddings import embed
-
-    vectors: NDArray[np.float32] = embed(
-        prompts.texts, model=options.embedding_model, cache_dir=options.embedding_cache
-    )
-    return vectors
+def variance_model(settings: RunSettings) -> Any:
+    """The VarianceModel of a run's estimator: a formula, with verl's epsilon for GRPO, or learned."""
+    if settings.options.variance == "learned":
+        return variance.OutcomeMoments(estimator=settings.estimator)
+    models: dict[str, Callable[[], variance.VarianceModel]] = {
+        "rloo": variance.RLOO,
+        "dr_grpo": variance.DrGRPO,
+        "grpo": lambda: variance.GRPO(ddof=1, epsilon=VERL_STD_EPSILON),
+    }
+    return models[settings.estimator]()
 
 
 def _lookup(row: Mapping[str, Any], name: str) -> Any:

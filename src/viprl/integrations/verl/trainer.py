@@ -23,7 +23,7 @@ from verl.utils import tensordict_utils as tu
 from viprl.allocator import RolloutAllocator
 from viprl.errors import CheckpointError, ConfigurationError
 from viprl.integrations.history import HistoryWriter
-from viprl.integrations.verl import TRAINER_MODE
+from viprl.integrations.verl import TRAINER_MODE, learned
 from viprl.integrations.verl.advantages import is_padding
 from viprl.integrations.verl.agent_loop import MANAGER_PATH
 from viprl.integrations.verl.checks import check_config
@@ -94,26 +94,35 @@ class AdaptiveTrainerSync(PPOTrainerSync):
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         start = time.perf_counter()
-        scores = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["rm_scores"])
-        rewards = np.array([float(row.sum()) for row in scores["rm_scores"].unbind()])
+        fields = ["rm_scores", *(learned.FIELDS if self.settings.learns_variance else ())]
+        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
+        columns = {field: list(data[field].unbind()) for field in fields}
         self.timing_raw["viprl_fetch"] = time.perf_counter() - start
         start = time.perf_counter()
         uids = [parse_key(key)[0] for key in batch.keys]
-        real = np.array([not is_padding(uid) for uid in uids])
-        self._rewards = rewards[real]
+        real = [row for row, uid in enumerate(uids) if not is_padding(uid)]
         self._observe(
-            [uid for uid, keep in zip(uids, real, strict=True) if keep],
-            np.array([tag["response_len"] for tag in batch.tags])[real],
+            [uids[row] for row in real],
+            np.array([batch.tags[row]["response_len"] for row in real]),
+            {field: [column[row] for row in real] for field, column in columns.items()},
             metrics,
         )
-        metrics["viprl/padding_rows"] = int((~real).sum())
+        metrics["viprl/padding_rows"] = len(uids) - len(real)
         self.timing_raw["viprl_observe"] = time.perf_counter() - start
         return super()._compute_advantage(batch, metrics)
 
-    def _observe(self, uids: list[str], tokens: np.ndarray, metrics: dict) -> None:
+    def _observe(self, uids: list[str], tokens: np.ndarray, columns: dict[str, list], metrics: dict) -> None:
+        self._rewards = np.array([float(row.sum()) for row in columns["rm_scores"]])
+        norms = None
+        if self.settings.learns_variance:
+            norms = learned.squared_norms(*(columns[f] for f in learned.FIELDS), learned.token_aggregation(self.config))
         limit = self.settings.options.max_missing
-        answers = self.ledger.settle(uids, self._rewards, tokens, max_missing=limit, step=self.global_steps)
+        answers = self.ledger.settle(
+            uids, self._rewards, tokens, squared_norms=norms, max_missing=limit, step=self.global_steps
+        )
         for answer in answers:
+            if self.settings.learns_variance:
+                learned.teach(self.allocator, answer)
             self.allocator.observe(answer.plan, answer.rewards, tokens=answer.tokens)
             self.history.add(self.allocator.history_rows())
             metrics.update({name: float(value) for name, value in self.allocator.metrics().items()})

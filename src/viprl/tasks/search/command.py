@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from viprl.errors import ConfigurationError, MissingDependencyError
+from viprl.errors import ConfigurationError
+from viprl.tasks.models import load_model
 
 TASKS = ("bamboogle", "musique", "hotpotqa", "search")
 
@@ -97,16 +98,9 @@ def _carries_paragraphs(file: str) -> bool:
 
 
 def _load(name: str) -> tuple[Any, Any]:
-    try:
-        import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-    except ImportError as error:
-        raise MissingDependencyError("evaluating a model needs the extra: pip install 'viprl[trl]'") from error
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
-        model = AutoModelForCausalLM.from_pretrained(name, dtype="auto")
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(f"--model must be a folder or a hub id that can be loaded: {error}") from error
+    model, tokenizer = load_model(name)
     if not tokenizer.chat_template:
         raise ConfigurationError(f"search needs a model with a chat template, but {name!r} has none")
+    import torch
+
     return model.to("cuda" if torch.cuda.is_available() else "cpu").eval(), tokenizer

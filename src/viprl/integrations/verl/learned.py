@@ -1,0 +1,90 @@
+"""``+viprl.variance=learned``: the step's log-probabilities teach the allocator the gradient's variance.
+
+verl's gradients lie in sharded workers, where no single rollout's can be told apart. But before it computes advantages
+the trainer has the log-probability of every sampled token, and ``viprl.variance.logit_proxy`` turns these into
+stand-ins for the rollouts' squared gradient norms. They are those of the policy gradient alone: a KL or entropy term in
+the loss enters neither them nor the formula's variance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from viprl.allocator import RolloutAllocator
+from viprl.errors import ConfigurationError
+from viprl.integrations.verl.ledger import Answer
+from viprl.integrations.verl.options import AdaptiveOptions, select
+from viprl.variance.logit_proxy import logit_norms
+
+# ``_compute_old_log_prob`` writes the first in every mode: recomputed by the actor, or with
+# ``rollout_correction.bypass_mode`` the rollout engine's.
+FIELDS = ("old_log_probs", "response_mask")
+ESTIMATORS = ("rloo", "dr_grpo")
+
+
+def check_learnable(options: AdaptiveOptions, estimator: str) -> None:
+    """Refuse what the learned variance is not derived for; nothing is checked with ``variance=formula``.
+
+    Args:
+        options: the ``+viprl.*`` overrides.
+        estimator: the variance model's name for the run's estimator.
+
+    Raises:
+        ConfigurationError: another estimator than rloo and dr_grpo, real rewards, or a policy that needs a formula.
+    """
+    if options.variance != "learned":
+        return
+    if estimator not in ESTIMATORS:
+        raise ConfigurationError(
+            f"viprl.variance=learned is derived for the estimators {' and '.join(ESTIMATORS)}, but got {estimator!r}; "
+            "use algorithm.adv_estimator=viprl_rloo or viprl_dr_grpo, or viprl.variance=formula"
+        )
+    if options.predictor == "reward_variance":
+        raise ConfigurationError(
+            "viprl.variance=learned tells success from failure, so rewards must be binary, but got "
+            "viprl.predictor=reward_variance; use viprl.variance=formula"
+        )
+    if options.policy == "relaxed":
+        raise ConfigurationError(
+            "viprl.policy=relaxed solves the formula's curves alone, but got viprl.variance=learned; use "
+            "viprl.policy=vip, or viprl.variance=formula"
+        )
+
+
+def token_aggregation(config: Any) -> str:
+    """ "mean" where the policy loss divides a rollout's gradient by its number of tokens, else "sum"."""
+    actor = "actor_rollout_ref.actor"
+    averaging = (
+        select(config, f"{actor}.loss_agg_mode", "token-mean") == "seq-mean-token-mean"
+        or select(config, f"{actor}.policy_loss.loss_mode", "vanilla") in ("sapo", "geo_mean")  # whatever the mode
+    )
+    return "mean" if averaging else "sum"
+
+
+def squared_norms(log_probs: Sequence[Any], masks: Sequence[Any], aggregation: str) -> NDArray[np.float64]:
+    """(R,) stand-ins for the rollouts' squared gradient norms.
+
+    Args:
+        log_probs: R tensors (T_j,), log-probabilities of the sampled tokens.
+        masks: R tensors (T_j,), one for the rollout's own tokens.
+        aggregation: see ``token_aggregation``.
+    """
+    rows = zip(log_probs, masks, strict=True)
+    return np.array(
+        [logit_norms(log.float().cpu().numpy(), own.cpu().numpy(), aggregation=aggregation) for log, own in rows]
+    )
+
+
+def teach(allocator: RolloutAllocator, answer: Answer) -> None:
+    """Hand a plan's rewards and norms to the allocator's model; before ``allocator.observe`` of the same plan."""
+    rewards, plan = answer.rewards, answer.plan
+    if allocator.reward_values is not None:  # not yet found out: the model knows {0, 1} and {-1, 1} itself
+        low, high = allocator.reward_values
+        rewards = (rewards - low) / (high - low)
+    allocator.model.observe(  # type: ignore[attr-defined]
+        plan.prompt_ids, plan.prediction, plan.group_sizes, rewards, answer.squared_norms
+    )
