@@ -1,6 +1,7 @@
 """Does adaptive allocation make the arithmetic model learn faster? Trains every cell of the comparison.
 
-Cells: estimator (RLOO, Dr. GRPO) x policy (VIP, uniform) x seed, at equal rollouts, data order and starting model.
+Cells: estimator (RLOO, Dr. GRPO) x policy (VIP, uniform, VIP with learned variances) x seed, at equal rollouts, data
+order and starting model.
 Runs seed by seed, so that whatever is there can be compared in pairs; a cell with a result is not run again.
 
     python experiments/learning/run.py --work runs/learning            # about 2 minutes a cell on an idle core
@@ -23,7 +24,7 @@ from viprl.training.run import runs_of
 
 HERE = Path(__file__).resolve().parent
 ESTIMATORS = ("rloo", "dr_grpo")
-POLICIES = ("vip", "uniform")
+POLICIES = ("vip", "uniform", "learned")
 
 
 def cell_config(estimator: str, policy: str, seed: int, args: argparse.Namespace) -> TrainConfig:
@@ -32,7 +33,7 @@ def cell_config(estimator: str, policy: str, seed: int, args: argparse.Namespace
         task={"name": "arithmetic", "train_size": 512, "test_size": 256},
         output=str(args.work / f"{estimator}-{policy}-{seed}"),
         overwrite=True,
-        policy=policy,
+        policy="vip" if policy == "learned" else policy,
         estimator=estimator,
         predictor=args.predictor,
         guard=args.guard,
@@ -50,11 +51,12 @@ def cell_config(estimator: str, policy: str, seed: int, args: argparse.Namespace
             "warmup_steps": 20,
             "adam_beta2": 0.99,
             "save_strategy": "no",
+            "variance": "learned" if policy == "learned" else "formula",
         },
     )
 
 
-def run_cell(config: TrainConfig) -> dict[str, object]:
+def run_cell(config: TrainConfig, policy: str) -> dict[str, object]:
     """Train one cell; its curves and ratios."""
     begun, cpu = time.monotonic(), time.process_time()
     if not run_job(config, progress=PlainProgress(lines=3)).finished:
@@ -66,7 +68,7 @@ def run_cell(config: TrainConfig) -> dict[str, object]:
     heldout = [row for row in rows if "heldout/sampled" in row]
     return {
         "estimator": config.estimator,
-        "policy": config.policy,
+        "policy": policy,
         "seed": run.seed,
         "steps": config.steps,
         "budget": config.budget,
@@ -93,6 +95,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--estimators", nargs="+", choices=ESTIMATORS, default=ESTIMATORS)
+    parser.add_argument("--policies", nargs="+", choices=POLICIES, default=POLICIES)
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--budget", type=int, default=256)
     parser.add_argument("--learning-rate", type=float, default=1e-4)
@@ -107,12 +110,12 @@ def main() -> None:
     args.results.mkdir(parents=True, exist_ok=True)
     for seed in range(args.seeds):
         for estimator in args.estimators:
-            for policy in POLICIES:
+            for policy in args.policies:
                 target = args.results / f"{estimator}-{policy}-seed{seed}.json"
                 if target.exists():
                     continue
                 config = cell_config(estimator, policy, seed, args)
-                result = run_cell(config)
+                result = run_cell(config, policy)
                 target.write_text(json.dumps(result) + "\n", encoding="utf-8")
 
 

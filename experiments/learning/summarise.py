@@ -1,6 +1,6 @@
 """Table and curves of the learning comparison, from the results that are there.
 
-Differences are paired by seed: VIP and uniform start from the same model and see the same prompts in the same order.
+Differences are paired by seed: all policies start from the same model and see the same prompts in the same order.
 Intervals are Student's t over seeds (95 %).
 
     python experiments/learning/summarise.py
@@ -19,6 +19,7 @@ from scipy import stats
 
 HERE = Path(__file__).resolve().parent
 LABELS = {"rloo": "RLOO", "dr_grpo": "Dr. GRPO"}
+ADAPTIVE = {"vip": "VIP", "learned": "learned"}
 MEASURES = {
     "held-out success at the end, sampled": lambda cell: cell["sampled"][-1],
     "held-out success at the end, greedy": lambda cell: cell["greedy"][-1],
@@ -42,33 +43,34 @@ def paired_interval(differences: Sequence[float], level: float = 0.95) -> tuple[
     return mean, mean - half, mean + half
 
 
-def seeds_of(cells: dict[tuple[str, str, int], dict[str, Any]], estimator: str) -> list[int]:
-    """Seeds for which both policies have finished."""
-    return sorted(s for e, p, s in cells if e == estimator and p == "vip" and (e, "uniform", s) in cells)
+def seeds_of(cells: dict[tuple[str, str, int], dict[str, Any]], estimator: str, policy: str = "vip") -> list[int]:
+    """Seeds for which a policy and uniform groups have finished."""
+    return sorted(s for e, p, s in cells if e == estimator and p == policy and (e, "uniform", s) in cells)
 
 
 def table(cells: dict[tuple[str, str, int], dict[str, Any]]) -> str:
     """The result as Markdown."""
     lines = [
-        "| estimator | measure | seeds | VIP | uniform | VIP - uniform | 95 % interval |",
-        "|---|---|---|---|---|---|---|",
+        "| estimator | policy | measure | seeds | its value | uniform | difference | 95 % interval |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for estimator, label in LABELS.items():
-        seeds = seeds_of(cells, estimator)
+    for estimator, policy in ((e, p) for e in LABELS for p in ADAPTIVE):
+        seeds = seeds_of(cells, estimator, policy)
         for name, measure in MEASURES.items() if seeds else ():
-            vip, uniform = ([measure(cells[estimator, p, s]) for s in seeds] for p in ("vip", "uniform"))
-            mean, low, high = paired_interval(np.subtract(vip, uniform).tolist())
+            own, uniform = ([measure(cells[estimator, p, s]) for s in seeds] for p in (policy, "uniform"))
+            mean, low, high = paired_interval(np.subtract(own, uniform).tolist())
             lines.append(
-                f"| {label} | {name} | {len(seeds)} | {np.mean(vip):.3f} | {np.mean(uniform):.3f} | {mean:+.4f} "
-                f"| {low:+.4f} to {high:+.4f} |"
+                f"| {LABELS[estimator]} | {ADAPTIVE[policy]} | {name} | {len(seeds)} | {np.mean(own):.3f} | "
+                f"{np.mean(uniform):.3f} | {mean:+.4f} | {low:+.4f} to {high:+.4f} |"
             )
     lines += [
         "",
-        "| estimator | predicted ratio | realised ratio | guard held | log loss (constant) | overhead | CPU s a run |",
-        "|---|---|---|---|---|---|---|",
+        "| estimator | policy | predicted ratio | realised p(1-p) ratio | guard held | log loss (constant) | "
+        "overhead | CPU s a run |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for estimator, label in LABELS.items():
-        chosen = [cells[estimator, "vip", s] for s in seeds_of(cells, estimator)]
+    for estimator, policy in ((e, p) for e in LABELS for p in ADAPTIVE):
+        chosen = [cells[estimator, policy, s] for s in seeds_of(cells, estimator, policy)]
         if chosen:
             mean = {
                 key: np.mean([cell[key] for cell in chosen])
@@ -83,7 +85,8 @@ def table(cells: dict[tuple[str, str, int], dict[str, Any]]) -> str:
                 )
             }
             lines.append(
-                f"| {label} | {mean['predicted_ratio']:.3f} | {mean['realised_ratio']:.3f} | "
+                f"| {LABELS[estimator]} | {ADAPTIVE[policy]} | {mean['predicted_ratio']:.3f} | "
+                f"{mean['realised_ratio']:.3f} | "
                 f"{100 * mean['guard_share']:.0f} % of steps | "
                 f"{mean['log_loss']:.3f} ({mean['log_loss_constant']:.3f}) | "
                 f"{100 * mean['overhead_share']:.2f} % | {mean['cpu_seconds']:.0f} |"
@@ -92,32 +95,39 @@ def table(cells: dict[tuple[str, str, int], dict[str, Any]]) -> str:
 
 
 def draw(cells: dict[tuple[str, str, int], dict[str, Any]], path: Path) -> None:
-    """Held-out curves of both policies, and their paired difference, for each estimator."""
+    """Held-out curves of all policies, and their paired differences with uniform groups, for each estimator."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9.6, 5.6), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(2, 2, sharex=True, height_ratios=(2, 1), squeeze=False)
-    colours = {"vip": "#1f63c4", "uniform": "#c2570c"}
+    colours = {"vip": "#1f63c4", "uniform": "#c2570c", "learned": "#2f7d4f"}
+    dashes = {"vip": "-", "uniform": (0, (5, 2)), "learned": (0, (1, 1))}
     for column, (estimator, label) in enumerate(LABELS.items()):
         top, bottom = axes[0, column], axes[1, column]
-        seeds = seeds_of(cells, estimator)
-        if not seeds:
+        bottom.axhline(0, color=colours["uniform"], linewidth=1)
+        seeds = {policy: seeds_of(cells, estimator, policy) for policy in ADAPTIVE}
+        if not seeds["vip"]:
             top.set_title(f"{label}: no finished pair")
             continue
-        steps = cells[estimator, "vip", seeds[0]]["eval_steps"]
-        curves = {p: np.array([cells[estimator, p, s]["sampled"] for s in seeds]) for p in ("vip", "uniform")}
-        for policy, values in curves.items():
-            dash = "-" if policy == "vip" else (0, (5, 2))
-            top.plot(steps, values.T, color=colours[policy], alpha=0.35, linewidth=0.8)
-            top.plot(steps, values.mean(axis=0), color=colours[policy], linewidth=2, linestyle=dash, label=policy)
-        bounds = np.array([paired_interval(d) for d in (curves["vip"] - curves["uniform"]).T.tolist()])
-        bottom.axhline(0, color="#5b6675", linewidth=1)
-        bottom.plot(steps, bounds[:, 0], color="#1d2430")
-        bottom.fill_between(steps, bounds[:, 1], bounds[:, 2], color="#1d2430", alpha=0.15, linewidth=0)
-        top.set(title=f"{label}, {len(seeds)} seeds", ylabel="held-out success (sampled)")
-        bottom.set(xlabel="step", ylabel="VIP - uniform")
+        seeds["uniform"] = seeds["vip"]
+        steps = cells[estimator, "uniform", seeds["uniform"][0]]["eval_steps"]
+        for policy, own in seeds.items():
+            if not own:
+                continue
+            values = np.array([cells[estimator, policy, s]["sampled"] for s in own])
+            top.plot(steps, values.T, color=colours[policy], alpha=0.25, linewidth=0.7)
+            top.plot(
+                steps, values.mean(axis=0), color=colours[policy], linewidth=2, linestyle=dashes[policy], label=policy
+            )
+            if policy != "uniform":
+                gaps = values - np.array([cells[estimator, "uniform", s]["sampled"] for s in own])
+                bounds = np.array([paired_interval(d) for d in gaps.T.tolist()])
+                bottom.plot(steps, bounds[:, 0], color=colours[policy], linestyle=dashes[policy])
+                bottom.fill_between(steps, bounds[:, 1], bounds[:, 2], color=colours[policy], alpha=0.15, linewidth=0)
+        top.set(title=f"{label}, {len(seeds['uniform'])} seeds", ylabel="held-out success (sampled)")
+        bottom.set(xlabel="step", ylabel="policy - uniform")
         top.legend(frameon=False, loc="lower right")
         for axis in (top, bottom):
             axis.grid(color="#dfe4ea")
