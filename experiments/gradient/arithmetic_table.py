@@ -3,9 +3,10 @@
 A POINT is WARM_START_SEED_STEP, as arithmetic_history.py names its files. Predictor and learned variance see the
 history alone; the truth is the pool of fresh rollouts. Two oracles bound what perfect knowledge would give: in sample
 (group sizes and variance from the same pool: too good) and cross-fitted (group sizes from each prompt's 32 rollouts of
-one half, taken at face value, variance from the other: too bad). Shares are of the gain of the first. "learned" reads
-gradient norms of rollouts with an advantage; "learned from ..." reads a proxy that needs no backward pass, of all
-rollouts.
+one half, taken at face value, variance from the other: too bad). Shares are of the gain of the first.
+
+Success rates are DiscountedBeta's, except where a row names the default predictor. "learned" reads gradient norms of
+rollouts with an advantage; "learned from ..." reads a proxy that needs no backward pass, of all rollouts.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,9 +29,8 @@ LOW, SEEDS = 3, 8
 PROXIES = ("logit_norm", "chosen", "surprisal", "entropy", "length")
 
 
-def replay(name: str, model: OutcomeMoments, prompt_ids: list[str], source: str) -> viprl.DiscountedBeta:
+def replay(name: str, model: OutcomeMoments, predictor: Any, source: str = "squared_norms") -> Any:
     """Predictor and model after the recorded history; ``source`` stands for a rollout's squared norm."""
-    predictor = viprl.DiscountedBeta(prompt_ids)
     with np.load(RESULTS / f"{name}_history.npz") as data:
         steps = [data[key] for key in ("prompt_ids", "group_sizes", "rewards", source)]
     for ids, sizes, rewards, norms in zip(*steps, strict=True):
@@ -46,7 +47,7 @@ def evaluate(name: str, mean_size: int = 8) -> dict:
     pools = load_pools(RESULTS / f"{name}_truth.npz")
     ids = [p.prompt_id for p in pools]
     model = OutcomeMoments()
-    prediction = replay(name, model, ids, "squared_norms").predict(ids)
+    prediction = replay(name, model, viprl.DiscountedBeta(ids)).predict(ids)
     budget, high = mean_size * len(ids), 4 * mean_size
     uniform = np.full(len(ids), mean_size)
     bound = model.for_prompts(ids)
@@ -58,10 +59,15 @@ def evaluate(name: str, mean_size: int = 8) -> dict:
     }
     for proxy in PROXIES:
         stand_in = OutcomeMoments()
-        replay(name, stand_in, ids, f"proxy_{proxy}")
+        replay(name, stand_in, viprl.DiscountedBeta(ids), f"proxy_{proxy}")
         sizes[f"learned from {proxy}"] = viprl.solve_allocation(
             stand_in.for_prompts(ids), prediction, budget, LOW, high
         )
+    # the default predictor is sharper, and so moves more rollouts
+    other, text = OutcomeMoments(), viprl.CalibratedPredictor(None, prompt_ids=ids, texts=ids)
+    sharper = replay(name, other, text).predict(ids)
+    for label, rule in (("paper", RLOO()), ("learned", other.for_prompts(ids))):
+        sizes[f"{label}, default predictor"] = viprl.solve_allocation(rule, sharper, budget, LOW, high)
     v1, v2 = pool_constants(pools)
     values = {n: variance_curve(v1, v2, s) for n, s in sizes.items()}
     reference = variance_curve(v1, v2, uniform)

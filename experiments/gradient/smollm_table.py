@@ -88,18 +88,11 @@ def main() -> None:
             print(f"-- {result['prompts']} prompts, {result['mean_size']} rollouts a prompt")
             for name, row in result["rows"].items():
                 promise = "" if row["predicted"] is None else f"predicted {row['predicted']:.3f}"
-                gap = (
-                    ""
-                    if name == "paper"
-                    else "minus paper %+.3f +- %.3f"
-                    % (  # noqa: UP031
-                        row["minus_paper"][0],
-                        1.96 * row["minus_paper"][1],
-                    )
-                )
+                gap, gap_error, _ = row["minus_paper"]
                 print(
                     f"  {name:<24} {row['measured']:.3f} +- {1.96 * row['error']:.3f}  {promise:<16} "
-                    f"share {row['share']:+.2f} +- {1.96 * row['share_error']:.2f}  {gap}"
+                    f"share {row['share']:+.2f} +- {1.96 * row['share_error']:.2f}  "
+                    f"minus paper {gap:+.3f} +- {1.96 * gap_error:.3f}"
                 )
         found.append({"diagnosis": dataclasses.asdict(report), "tables": results})
     (RESULTS / "smollm_table.json").write_text(json.dumps(found, indent=1))
