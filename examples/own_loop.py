@@ -16,7 +16,6 @@ import argparse
 import numpy as np
 
 import viprl
-from viprl.integrations.groups import group_advantages
 
 PROMPTS, BATCH, MEAN_GROUP, STYLE = 200, 40, 8, 64
 
@@ -50,7 +49,7 @@ def train(policy: viprl.VIP | viprl.Uniform, steps: int, seed: int) -> tuple[flo
 
         # The gradient of a token's log-probability with respect to its logit is (token - probability). With equal
         # prompt weights the mean over rollouts is the mean over prompts.
-        advantages = group_advantages(rewards, plan, "rloo", prompt_weighting="equal")
+        advantages = viprl.group_advantages(rewards, plan, "rloo", prompt_weighting="equal")
         answer_gradient = np.bincount(rows, advantages * (rewards - p), BATCH) / len(rows)
         style_gradient = advantages @ (tokens - sigmoid(style)) / len(rows)
         noise += float((style_gradient**2).sum())

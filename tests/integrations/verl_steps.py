@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -45,8 +44,8 @@ def log_probs_of(key: str) -> tuple[list[float], list[int]]:
 
 def norm_by_hand(key: str) -> float:
     """The definition, token by token, for a loss that averages over a rollout's tokens."""
-    own = [1 - math.exp(value) for value, mask in zip(*log_probs_of(key), strict=True) if mask]
-    return sum(x * x for x in own) / len(own) ** 2
+    own = [-value for value, mask in zip(*log_probs_of(key), strict=True) if mask]
+    return sum(own) / len(own) ** 2
 
 
 def answer(

@@ -79,7 +79,7 @@ def mean_squared_norm(steps: list[list[Row]], keep: float = 0.95) -> float:
             kinds: dict[float, list[float]] = defaultdict(list)
             for row in members:
                 logs = [log for log, mask in zip(row["old_log_probs"], row["response_mask"], strict=True) if mask]
-                kinds[score_of(row)].append(sum((1 - math.exp(log)) ** 2 for log in logs) / len(logs) ** 2)
+                kinds[score_of(row)].append(-sum(logs) / len(logs) ** 2)
             for norms in kinds.values():
                 share = len(norms) / (1 + (len(norms) - 1) / 2)
                 weight, total = weight + share, total + share * sum(norms) / len(norms)

@@ -220,6 +220,10 @@ def _verdict(ratio: Ratio) -> str:
     return "harms" if ratio.low > 1 else "unclear"
 
 
+def _known(ratio: float) -> str:
+    return "unknown (no such prompts)" if np.isnan(ratio) else f"{ratio:.2g}"
+
+
 def explain(report: AssumptionReport) -> str:
     """The report in plain words."""
     tests = report.tests
@@ -231,8 +235,8 @@ def explain(report: AssumptionReport) -> str:
         f"{report.prompts} prompts with both outcomes, {report.rollouts:.0f} rollouts each.",
         f"Rewards and gradient norms are {'correlated' if correlated else 'not detectably correlated'} "
         f"(Fisher p = {tests['fisher'].p_value:.2g}, Edgington p = {tests['edgington'].p_value:.2g}; mean correlation "
-        f"{report.mean_correlation:+.2f}). A success's squared gradient is {low:.2g} times a failure's where success "
-        f"is rare and {high:.2g} times where it is common.",
+        f"{report.mean_correlation:+.2f}). A success's squared gradient relative to a failure's: {_known(low)} "
+        f"where success is rare, {_known(high)} where it is common.",
         f"Gradient noise {'differs' if unequal else 'does not detectably differ'} between prompts (Levene "
         f"p = {tests['levene'].p_value:.2g}, O'Brien p = {tests['obrien'].p_value:.2g}; 90th to 10th percentile of the "
         f"variances {report.variance_spread:.1f}).",

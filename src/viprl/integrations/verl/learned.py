@@ -1,7 +1,7 @@
 """``+viprl.variance=learned``: the step's log-probabilities teach the allocator the gradient's variance.
 
 verl's gradients lie in sharded workers, where no single rollout's can be told apart. But before it computes advantages
-the trainer has the log-probability of every sampled token, and ``viprl.variance.logit_proxy`` turns these into
+the trainer has the log-probability of every sampled token, and ``viprl.variance.surprisal`` turns these into
 stand-ins for the rollouts' squared gradient norms. They are those of the policy gradient alone: a KL or entropy term in
 the loss enters neither them nor the formula's variance.
 """
@@ -18,7 +18,7 @@ from viprl.allocator import RolloutAllocator
 from viprl.errors import ConfigurationError
 from viprl.integrations.verl.ledger import Answer
 from viprl.integrations.verl.options import AdaptiveOptions, select
-from viprl.variance.logit_proxy import logit_norms
+from viprl.variance.surprisal import surprisals
 
 # ``_compute_old_log_prob`` writes the first in every mode: recomputed by the actor, or with
 # ``rollout_correction.bypass_mode`` the rollout engine's.
@@ -75,7 +75,7 @@ def squared_norms(log_probs: Sequence[Any], masks: Sequence[Any], aggregation: s
     """
     rows = zip(log_probs, masks, strict=True)
     return np.array(
-        [logit_norms(log.float().cpu().numpy(), own.cpu().numpy(), aggregation=aggregation) for log, own in rows]
+        [surprisals(log.float().cpu().numpy(), own.cpu().numpy(), aggregation=aggregation) for log, own in rows]
     )
 
 
