@@ -130,7 +130,7 @@ def draw(runs: Runs, path: Path) -> None:
         labels = [f"{c.rsplit('-', 1)[0].replace('-', ', ')} ({len(runs[c])})" for c in cells]
         axis.set_yticks(range(len(cells)), labels, fontsize=8)
         axis.axvline(0, color="#1d2430", linewidth=1)
-        axis.set(title=f"{mean} rollouts a prompt", xlabel="Mean@16 - uniform, mean of all evaluations")
+        axis.set(title=f"{mean} rollouts a prompt", xlabel="mean of all evaluations - uniform")
         axis.grid(axis="x", color="#dfe4ea")
         axis.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)
