@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rows import measured_rows
 
 import viprl
-from viprl.gradient.comparison import gain_share, oracle_sizes, pool_constants, ratio_and_error, ratio_difference
+from viprl.gradient.comparison import oracle_sizes, pool_constants, ratio_and_error, ratio_difference
 from viprl.gradient.moments import variance_curve
 from viprl.gradient.pool import PromptPool, load_pools
 from viprl.variance import RLOO, OutcomeMoments
@@ -27,6 +28,7 @@ from viprl.variance import RLOO, OutcomeMoments
 RESULTS = Path(__file__).parent / "results"
 LOW, SEEDS = 3, 8
 PROXIES = ("logit_norm", "chosen", "surprisal", "entropy", "length")
+SHARPER = "learned, default predictor"
 
 
 def replay(name: str, model: OutcomeMoments, predictor: Any, source: str = "squared_norms") -> Any:
@@ -42,56 +44,53 @@ def replay(name: str, model: OutcomeMoments, predictor: Any, source: str = "squa
     return predictor
 
 
-def evaluate(name: str, mean_size: int = 8) -> dict:
+def learners(name: str, ids: list[str]) -> dict[str, tuple[OutcomeMoments, viprl.Prediction]]:
+    """Learned model and predicted success rates after a point's history, by what the model was taught with."""
+    found = {}
+    for label, source in (("learned", "squared_norms"), *((f"learned from {p}", f"proxy_{p}") for p in PROXIES)):
+        model = OutcomeMoments()
+        found[label] = model, replay(name, model, viprl.DiscountedBeta(ids), source).predict(ids)
+    # the default predictor is sharper, and so moves more rollouts
+    model, text = OutcomeMoments(), viprl.CalibratedPredictor(None, prompt_ids=ids, texts=ids)
+    found[SHARPER] = model, replay(name, model, text).predict(ids)
+    return found
+
+
+def allocations(ids: list[str], taught: dict, budget: int, high: int) -> dict[str, np.ndarray]:
+    """Group sizes (B,) by policy."""
+    sizes = {"paper": viprl.solve_allocation(RLOO(), taught["learned"][1], budget, LOW, high)}
+    for label, (model, rates) in taught.items():
+        if label == SHARPER:
+            sizes["paper, default predictor"] = viprl.solve_allocation(RLOO(), rates, budget, LOW, high)
+        sizes[label] = viprl.solve_allocation(model.for_prompts(ids), rates, budget, LOW, high)
+        if label == "learned":  # without the test of trust
+            sizes["learned, always"] = oracle_sizes(*model.moments(rates, ids), budget, LOW, high)
+    return sizes
+
+
+def evaluate(name: str, pools: list[PromptPool], taught: dict, mean_size: int) -> dict:
     """All policies at one point; ratios with jackknife errors over prompts."""
-    pools = load_pools(RESULTS / f"{name}_truth.npz")
     ids = [p.prompt_id for p in pools]
-    model = OutcomeMoments()
-    prediction = replay(name, model, viprl.DiscountedBeta(ids)).predict(ids)
+    model, prediction = taught["learned"]
     budget, high = mean_size * len(ids), 4 * mean_size
     uniform = np.full(len(ids), mean_size)
-    bound = model.for_prompts(ids)
-    pure = model.moments(prediction, ids)
-    sizes = {
-        "paper": viprl.solve_allocation(RLOO(), prediction, budget, LOW, high),
-        "learned": viprl.solve_allocation(bound, prediction, budget, LOW, high),
-        "learned, always": oracle_sizes(*pure, budget, LOW, high),
-    }
-    for proxy in PROXIES:
-        stand_in = OutcomeMoments()
-        replay(name, stand_in, viprl.DiscountedBeta(ids), f"proxy_{proxy}")
-        sizes[f"learned from {proxy}"] = viprl.solve_allocation(
-            stand_in.for_prompts(ids), prediction, budget, LOW, high
-        )
-    # the default predictor is sharper, and so moves more rollouts
-    other, text = OutcomeMoments(), viprl.CalibratedPredictor(None, prompt_ids=ids, texts=ids)
-    sharper = replay(name, other, text).predict(ids)
-    for label, rule in (("paper", RLOO()), ("learned", other.for_prompts(ids))):
-        sizes[f"{label}, default predictor"] = viprl.solve_allocation(rule, sharper, budget, LOW, high)
+    sizes = allocations(ids, taught, budget, high)
     v1, v2 = pool_constants(pools)
     values = {n: variance_curve(v1, v2, s) for n, s in sizes.items()}
     reference = variance_curve(v1, v2, uniform)
     known = variance_curve(v1, v2, oracle_sizes(v1, v2, budget, LOW, high))
-    best, best_reference = cross_fitted_oracle(pools, budget, high, uniform)
-    predicted = {
+    promised = {
         n: float(m.variance(prediction, sizes[n]).sum() / m.variance(prediction, uniform).sum())
-        for n, m in (("paper", RLOO()), ("learned", bound))
+        for n, m in (("paper", RLOO()), ("learned", model.for_prompts(ids)))
     }
-    rows = {}
-    for n, value in values.items():
-        ratio, error = ratio_and_error(value, reference)
-        share, share_error = gain_share(value, known, reference)
-        rows[n] = {
-            "predicted": predicted.get(n),
-            "measured": ratio,
-            "error": error,
-            "share": share,
-            "share_error": share_error,
-        }
-    ratio, error = ratio_and_error(best, best_reference)
-    rows["oracle, cross-fitted"] = {"measured": ratio, "error": error}
-    ratio, error = ratio_and_error(known, reference)
-    rows["oracle, in sample"] = {"measured": ratio, "error": error}
+    rows = measured_rows(values, reference, known, promised)
+    oracles = {
+        "oracle, cross-fitted": cross_fitted_oracle(pools, budget, high, uniform),
+        "oracle, in sample": (known, reference),
+    }
+    for label, pair in oracles.items():
+        ratio, error = ratio_and_error(*pair)
+        rows[label] = {"measured": ratio, "error": error}
     differences = {
         n: ratio_difference(value, values["paper"], reference) for n, value in values.items() if n.startswith("learned")
     }
@@ -118,7 +117,11 @@ def cross_fitted_oracle(pools: list[PromptPool], budget: int, high: int, uniform
 
 def main(names: list[str]) -> None:
     names = names or sorted(p.name[: -len("_truth.npz")] for p in RESULTS.glob("arithmetic_*_truth.npz"))
-    found = [evaluate(name, size) for name in names for size in (8, 16)]
+    found = []
+    for name in names:
+        pools = load_pools(RESULTS / f"{name}_truth.npz")
+        taught = learners(name, [p.prompt_id for p in pools])
+        found += [evaluate(name, pools, taught, size) for size in (8, 16)]
     for result in found:
         print(
             f"{result['point']} n={result['mean_size']} success {result['success']:.2f} mixed {result['mixed']:.2f} "

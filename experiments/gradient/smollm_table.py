@@ -12,10 +12,11 @@ import json
 from pathlib import Path
 
 import numpy as np
+from rows import measured_rows
 
 import viprl
 from viprl.diagnose import diagnose
-from viprl.gradient.comparison import gain_share, oracle_sizes, pool_constants, ratio_and_error, ratio_difference
+from viprl.gradient.comparison import oracle_sizes, pool_constants, ratio_difference
 from viprl.gradient.learned import learn_from_pools, posterior
 from viprl.gradient.moments import variance_curve
 from viprl.gradient.pool import PromptPool, load_pools
@@ -59,20 +60,10 @@ def evaluate(pools: list[PromptPool], aggregation: str, mean: int) -> dict:
             for name, (sizes, promise) in chosen.items():
                 values[name] = values.get(name, 0.0) + variance_curve(*constants, sizes)
                 promised.setdefault(name, []).append(promise)
-    rows = {}
+    means = {name: float(np.mean(own)) for name, own in promised.items() if not np.isnan(own).any()}
+    rows = measured_rows(values, reference, values[ORACLE], means)
     for name, value in values.items():
-        ratio, error = ratio_and_error(value, reference)
-        share, share_error = gain_share(value, values[ORACLE], reference)
-        difference = ratio_difference(value, values["paper"], reference)
-        promise = float(np.mean(promised[name]))
-        rows[name] = {
-            "predicted": None if np.isnan(promise) else promise,
-            "measured": ratio,
-            "error": error,
-            "share": share,
-            "share_error": share_error,
-            "minus_paper": difference,
-        }
+        rows[name]["minus_paper"] = ratio_difference(value, values["paper"], reference)
     return {"aggregation": aggregation, "mean_size": mean, "prompts": len(pools), "rows": rows}
 
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "ablation"))
+from table import interval  # noqa: E402
+
 LABELS = {"rloo": "RLOO", "dr_grpo": "Dr. GRPO"}
 ADAPTIVE = {"vip": "VIP", "learned": "learned"}
 MEASURES = {
@@ -31,16 +33,6 @@ def load(folder: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
     """(estimator, policy, seed) -> cell."""
     cells = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*-seed*.json"))]
     return {(cell["estimator"], cell["policy"], cell["seed"]): cell for cell in cells}
-
-
-def paired_interval(differences: Sequence[float], level: float = 0.95) -> tuple[float, float, float]:
-    """(mean, low, high) of Student's t over seeds; NaN bounds for fewer than two."""
-    values = np.asarray(differences, dtype=float)
-    mean = float(values.mean())
-    if len(values) < 2:
-        return mean, float("nan"), float("nan")
-    half = float(stats.t.ppf((1 + level) / 2, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)))
-    return mean, mean - half, mean + half
 
 
 def seeds_of(cells: dict[tuple[str, str, int], dict[str, Any]], estimator: str, policy: str = "vip") -> list[int]:
@@ -58,10 +50,10 @@ def table(cells: dict[tuple[str, str, int], dict[str, Any]]) -> str:
         seeds = seeds_of(cells, estimator, policy)
         for name, measure in MEASURES.items() if seeds else ():
             own, uniform = ([measure(cells[estimator, p, s]) for s in seeds] for p in (policy, "uniform"))
-            mean, low, high = paired_interval(np.subtract(own, uniform).tolist())
+            mean, half = interval(np.subtract(own, uniform).tolist())
             lines.append(
                 f"| {LABELS[estimator]} | {ADAPTIVE[policy]} | {name} | {len(seeds)} | {np.mean(own):.3f} | "
-                f"{np.mean(uniform):.3f} | {mean:+.4f} | {low:+.4f} to {high:+.4f} |"
+                f"{np.mean(uniform):.3f} | {mean:+.4f} | {mean - half:+.4f} to {mean + half:+.4f} |"
             )
     lines += [
         "",
@@ -123,9 +115,9 @@ def draw(cells: dict[tuple[str, str, int], dict[str, Any]], path: Path) -> None:
             )
             if policy != "uniform":
                 gaps = values - np.array([cells[estimator, "uniform", s]["sampled"] for s in own])
-                bounds = np.array([paired_interval(d) for d in gaps.T.tolist()])
-                bottom.plot(steps, bounds[:, 0], color=colours[policy], linestyle=dashes[policy])
-                bottom.fill_between(steps, bounds[:, 1], bounds[:, 2], color=colours[policy], alpha=0.15, linewidth=0)
+                mean, half = np.array([interval(d) for d in gaps.T.tolist()]).T
+                bottom.plot(steps, mean, color=colours[policy], linestyle=dashes[policy])
+                bottom.fill_between(steps, mean - half, mean + half, color=colours[policy], alpha=0.15, linewidth=0)
         top.set(title=f"{label}, {len(seeds['uniform'])} seeds", ylabel="held-out success (sampled)")
         bottom.set(xlabel="step", ylabel="policy - uniform")
         top.legend(frameon=False, loc="lower right")

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "ablation"))
 from predictors import PREDICTORS  # noqa: E402
+from table import interval  # noqa: E402
 
 LABELS = {
     "gp": "GP as printed",
@@ -50,13 +50,6 @@ def replay(history: pd.DataFrame, name: str) -> pd.DataFrame:
         )
         predictor.observe(ids, successes, rollouts)
     return pd.concat(rows, ignore_index=True)
-
-
-def interval(values: list[float]) -> tuple[float, float]:
-    """Mean over runs and the half width of its 95 % Student interval."""
-    array = np.asarray(values)
-    half = stats.t.ppf(0.975, len(array) - 1) * array.std(ddof=1) / np.sqrt(len(array)) if len(array) > 1 else np.nan
-    return float(array.mean()), float(half)
 
 
 def table(found: dict[str, list[pd.DataFrame]]) -> str:
