@@ -64,6 +64,11 @@ def flat_rewards(rewards: Any, group_sizes: ArrayLike) -> FloatArray:
     return read_rewards(rewards, _sizes(group_sizes)).flat
 
 
+def float32_values(reward_values: tuple[float, float] | None) -> tuple[float, float] | None:
+    """(failure, success) as trainers hand rewards on: rounded to float32 numbers."""
+    return None if reward_values is None else (float(np.float32(reward_values[0])), float(np.float32(reward_values[1])))
+
+
 def rows_of_sizes(group_sizes: ArrayLike) -> IntArray:
     """(C,) index of the group of every rollout, for rollouts that lie group after group."""
     sizes = _sizes(group_sizes)

@@ -3,7 +3,7 @@
 A token's gradient at the logits is e_y - pi, whose square lies between (1 - pi(y))^2 and twice that. Both this and the
 surprisal -log pi(y) vanish for a certain token and are small together (-log pi = (1 - pi) + (1 - pi)^2 / 2 + ...), but
 the gradient at the logits is at most 2 and the surprisal has no bound: it says more of how much larger the gradients of
-rare outcomes are, which is all that an allocation can use. Measured against gradients, surprisal was never the worse of
+rare outcomes are, which is all that an allocation can use. On the arithmetic model surprisal was never the worse of
 the two, and kept allocation nearer to uniform where neither could help (experiments/gradient).
 
 It is for trainers whose gradients lie in sharded workers; ``viprl.gradient.norm_hook`` reads the norms themselves. A

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from viprl.allocator import RolloutAllocator
 from viprl.errors import ConfigurationError, InvalidInputError
-from viprl.integrations.groups import GRPO_EPSILON
+from viprl.integrations.groups import GRPO_EPSILON, float32_values
 from viprl.integrations.predictors import TAKES_NEW_PROMPTS, build_predictor, check_predictor, predictor_class
 from viprl.integrations.prompt_ids import PromptIdRule, choose_rule, plain_text
 from viprl.integrations.trl.learned import learned_model
@@ -65,7 +65,6 @@ def build_allocator(
     Raises:
         ConfigurationError: the names do not fit the data set.
     """
-    values = args.reward_values
     return RolloutAllocator(
         _predictor(args, dataset, rule) if predictor is None else predictor,
         learned_model(args.estimator) if args.variance == "learned" else variance_model(args.estimator),
@@ -73,8 +72,7 @@ def build_allocator(
         max_group_size=args.max_group_size,
         policy=_policy(args.policy) if policy is None else policy,
         guard=args.guard,
-        # rewards reach the allocator as float32 numbers
-        reward_values=None if values is None else (float(np.float32(values[0])), float(np.float32(values[1]))),
+        reward_values=float32_values(args.reward_values),
     )
 
 

@@ -18,6 +18,7 @@ from viprl import variance
 from viprl.allocation.policies import POLICIES
 from viprl.allocator import RolloutAllocator
 from viprl.errors import ConfigurationError
+from viprl.integrations.groups import float32_values
 from viprl.integrations.predictors import build_predictor
 from viprl.integrations.prompt_ids import choose_rule, plain_text
 from viprl.integrations.verl.checks import RunSettings
@@ -127,7 +128,7 @@ def build_allocator(prompts: PromptSet, settings: RunSettings) -> RolloutAllocat
     Raises:
         ConfigurationError: an unknown predictor or policy, or a predictor that lacks what it needs.
     """
-    options, budget, values = settings.options, settings.budget, settings.options.reward_values
+    options, budget = settings.options, settings.budget
     if options.policy not in POLICIES:
         raise ConfigurationError(f"viprl.policy must be one of {sorted(POLICIES)}, but got {options.policy!r}")
     start = time.perf_counter()
@@ -152,8 +153,7 @@ def build_allocator(prompts: PromptSet, settings: RunSettings) -> RolloutAllocat
         max_group_size=budget.max_group_size,
         policy=POLICIES[options.policy](),
         guard=options.guard,
-        # rewards reach the allocator as float32 numbers
-        reward_values=None if values is None else (float(np.float32(values[0])), float(np.float32(values[1]))),
+        reward_values=float32_values(options.reward_values),
     )
 
 
