@@ -103,6 +103,7 @@ def test_health(server):
         (json.dumps({"queries": ["x" * 5000]}).encode(), 413),
         (json.dumps({"queries": ["x"] * 2000}).encode(), 413),
         (b" " * (2**20 + 1), 413),
+        (b" " * 2**22, 413),
         (b'{"queries": ["boom"]}', 500),
     ],
 )

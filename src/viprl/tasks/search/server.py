@@ -214,6 +214,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise _Refused(411, "a Content-Length is needed")
         if int(length) > limit:
             self.close_connection = True
+            self._discard(min(int(length), 8 * limit))  # a client that is still sending would not see the answer
             raise _Refused(413, f"the body must have at most {limit} bytes, but has {length}")
         body = self.rfile.read(int(length))
         if self.path.split("?")[0] != "/retrieve":
@@ -222,6 +223,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             raise _Refused(400, "the body is shorter than its Content-Length")
         return body
+
+    def _discard(self, count: int) -> None:
+        while count > 0 and (piece := self.rfile.read1(min(count, 2**16))):  # type: ignore[attr-defined]
+            count -= len(piece)
 
     def _send(self, status: int, answer: dict[str, Any]) -> None:
         content = json.dumps(answer).encode()
