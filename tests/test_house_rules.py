@@ -14,15 +14,19 @@ SRC = Path(__file__).resolve().parents[1] / "src" / "viprl"
 
 # a folder (or top-level module) -> what it may import of viprl at run time
 STEPS = {"prediction", "variance", "allocation"}
-CORE = STEPS | {"errors", "feedback", "plan", "checkpoint", "allocator"}
+CORE = STEPS | {"errors", "registry", "settings", "feedback", "advantages", "history", "plan", "checkpoint", "allocator"}
 ALLOWED = {
     "errors": set(),
+    "registry": {"errors"},
+    "settings": {"errors", "registry"},
     "checkpoint": {"errors"},
     "prediction": {"errors", "prediction"},
     "variance": {"errors", "variance"},
     "allocation": {"errors", "allocation"},
     "feedback": {"errors", "feedback", "plan", "prediction"},
-    "plan": {"errors", "prediction"},
+    "advantages": {"errors", "feedback"},
+    "history": {"errors"},
+    "plan": {"errors", "prediction", "advantages"},
     "allocator": CORE,
 }
 # heavy packages -> the folders that may import them, at any depth

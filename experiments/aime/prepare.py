@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from viprl.errors import ConfigurationError
-from viprl.integrations.prompt_ids import content_hash
+from viprl.prompts.ids import content_hash
 
 INSTRUCTION = 'Solve the following problem step by step. The last line of your answer must be "Answer: <answer>".'
 HUB_TRAIN = "BytedTsinghua-SIA/DAPO-Math-17k"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from viprl.advantages import group_advantages
 from viprl.allocation import VIP, Uniform, solve_allocation
 from viprl.allocator import RestoreReport, RolloutAllocator
 from viprl.errors import (
@@ -18,7 +19,6 @@ from viprl.errors import (
     ViprlError,
 )
 from viprl.feedback import Guard, OutageDetector
-from viprl.integrations.groups import group_advantages
 from viprl.plan import Plan
 from viprl.prediction import (
     CalibratedPredictor,

@@ -20,8 +20,8 @@ from viprl.checkpoint import read_state, write_state
 from viprl.errors import CheckpointError, InvalidInputError, PlanError
 from viprl.feedback import Guard, OutageDetector, PredictionScores, Rewards, read_rewards
 from viprl.feedback.guard import bernoulli_noise
-from viprl.feedback.history import history_rows
 from viprl.feedback.rewards import detect_values, successes
+from viprl.history import history_rows
 from viprl.plan import Plan
 from viprl.prediction.base import Prediction, Predictor, PromptId
 from viprl.variance import VarianceModel

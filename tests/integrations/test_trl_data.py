@@ -14,8 +14,8 @@ from trl_runs import Fixed, Recorder, expected_advantages, gold_of, make
 
 from viprl import DiscountedBeta
 from viprl.errors import ConfigurationError
-from viprl.integrations.prompt_ids import content_hash
 from viprl.integrations.trl import AdaptiveRLOOConfig, AdaptiveRLOOTrainer
+from viprl.prompts.ids import content_hash
 
 
 @pytest.mark.parametrize("kind", ["dr_grpo", "rloo"])

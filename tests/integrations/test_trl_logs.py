@@ -10,7 +10,7 @@ import pandas as pd
 import tiny
 from trl_runs import Fixed, Recorder, make
 
-from viprl.integrations.history import HISTORY_COLUMNS, parts, read_part
+from viprl.history import HISTORY_COLUMNS, parts, read_part
 from viprl.integrations.trl import logs
 
 SIZES = (14, 2, 2, 2, 2, 2)

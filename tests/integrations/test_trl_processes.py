@@ -22,7 +22,7 @@ from test_trl_gradient import difference, per_prompt_mean, settings
 from trl_runs import expected_advantages, gold_of
 
 from viprl.errors import ViprlError
-from viprl.integrations.history import parts, read_part
+from viprl.history import parts, read_part
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent

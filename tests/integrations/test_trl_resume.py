@@ -21,7 +21,7 @@ from trl_runs import Recorder, make, parameters
 
 from viprl import VIP
 from viprl.errors import CheckpointError
-from viprl.integrations.history import parts, read_part
+from viprl.history import parts, read_part
 from viprl.integrations.trl import resume
 
 # 16 prompts, 6 a batch: 2 generation batches an epoch. The window serves 4 passes of 1 step each: 8 steps an epoch.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from viprl.integrations.prompt_ids import content_hash
+from viprl.prompts.ids import content_hash
 from viprl.replay import LogFormatError, read_log
 from viprl.replay.readers.trl_completions import overlap
 

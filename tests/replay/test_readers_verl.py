@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from viprl.integrations.prompt_ids import content_hash
+from viprl.prompts.ids import content_hash
 from viprl.replay import LogFormatError, read_log
 
 FILES = Path(__file__).parent / "files" / "verl"

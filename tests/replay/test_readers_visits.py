@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from viprl.integrations.history import HistoryWriter
+from viprl.history import HistoryWriter
 from viprl.replay import LogFormatError, ReadReport, read_log, read_rates
 
 VISITS = [(1, "a", 0, 4), (1, "b", 3, 4), (2, "a", 2, 8), (3, "b", 4, 4)]

@@ -18,7 +18,7 @@ pytest.importorskip("trl")
 pytest.importorskip("matplotlib")
 
 from viprl.cli import main
-from viprl.integrations.history import HISTORY_COLUMNS
+from viprl.history import HISTORY_COLUMNS
 from viprl.training import load_config, run_job
 from viprl.training.progress import NoProgress
 

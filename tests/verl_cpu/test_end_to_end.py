@@ -48,7 +48,7 @@ def launch(world: Path, tmp_path: Path) -> Launch:
 
 
 def history(run: Run) -> list[dict[str, Any]]:
-    from viprl.integrations.history import parts, read_part
+    from viprl.history import parts, read_part
 
     folder = run.folder / "checkpoints" / "viprl_history"
     return [row for path, _, _ in parts(folder) for row in read_part(path)]

@@ -74,7 +74,7 @@ def _predictor(args: argparse.Namespace, ids: list[str], table: Any) -> Any:
 
     import viprl
     from viprl.embeddings import load_embeddings
-    from viprl.integrations.prompt_ids import plain_text
+    from viprl.prompts.ids import plain_text
 
     if args.predictor != "calibrated":
         kinds = {

@@ -37,7 +37,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Read, embed, write; the summary goes to stdout, warnings to stderr."""
     from viprl.embeddings import embed_with_report, read_prompt_table, save_embeddings, table_prompt_ids
-    from viprl.integrations.prompt_ids import plain_text
+    from viprl.prompts.ids import plain_text
 
     output = args.output or args.prompts.with_suffix(".embeddings.npz")
     if output.suffix != ".npz":

@@ -65,7 +65,7 @@ def table_prompt_ids(path: str | Path, table: PromptTable, id_column: str | None
     Raises:
         InvalidInputError: a row lacks the id column, or an id occurs twice.
     """
-    from viprl.integrations.prompt_ids import resolve_prompt_ids
+    from viprl.prompts.ids import resolve_prompt_ids
 
     rows, texts, column = table.rows, table.texts, id_column
     if column is None:

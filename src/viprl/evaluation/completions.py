@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from viprl.errors import InvalidInputError, MissingDependencyError
-from viprl.integrations.prompt_ids import content_hash
+from viprl.prompts.ids import content_hash
 
 DEFAULTS: dict[str, tuple[str, ...]] = {
     "id": ("prompt_id", "id", "problem_id"),

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from viprl.advantages import ESTIMATORS
 from viprl.allocation.policies import POLICIES
 from viprl.errors import ConfigurationError
-from viprl.integrations.groups import ESTIMATORS
 
 
 @dataclass(frozen=True)

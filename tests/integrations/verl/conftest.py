@@ -69,7 +69,7 @@ def make_trainer(
     from verl.trainer.ppo.v1 import PPOTrainerSync
     from verl_steps import prompt_rows
 
-    from viprl.integrations.history import HistoryWriter
+    from viprl.history import HistoryWriter
     from viprl.integrations.verl.checks import check_config
     from viprl.integrations.verl.ledger import PlanLedger
     from viprl.integrations.verl.setup import build_allocator, read_prompts

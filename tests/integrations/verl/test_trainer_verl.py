@@ -16,7 +16,7 @@ from verl.trainer.ppo.v1 import PPOTrainerSync, get_trainer_cls
 from verl_steps import answer, prompt_rows, submit
 
 from viprl.errors import CheckpointError, ConfigurationError
-from viprl.integrations.history import parts, read_part
+from viprl.history import parts, read_part
 from viprl.integrations.verl import TRAINER_MODE
 from viprl.integrations.verl.checks import check_config
 from viprl.integrations.verl.ledger import MissingRewardsError

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from trl import GRPOConfig, RLOOConfig
 
+from viprl.advantages import ESTIMATORS
 from viprl.errors import ConfigurationError
-from viprl.integrations.groups import ESTIMATORS
 from viprl.integrations.predictors import PREDICTORS
 
 

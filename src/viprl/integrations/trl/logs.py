@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from viprl.integrations.groups import group_moments
+from viprl.advantages import group_moments
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

@@ -22,9 +22,9 @@ import torch
 from accelerate.utils import broadcast_object_list, gather_object
 from numpy.typing import NDArray
 
+from viprl.advantages import advantages_by_row, group_moments
 from viprl.errors import ConfigurationError, InvalidInputError, ViprlError
-from viprl.integrations.groups import advantages_by_row, group_moments
-from viprl.integrations.history import HistoryWriter
+from viprl.history import HistoryWriter
 from viprl.integrations.trl import contract, logs, setup, weights
 from viprl.integrations.trl.config import AdaptiveFields
 from viprl.integrations.trl.resumable import ResumableMixin

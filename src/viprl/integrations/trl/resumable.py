@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from viprl.checkpoint import read_state
-from viprl.integrations.history import HistoryWriter, parts
+from viprl.history import HistoryWriter, parts
 from viprl.integrations.trl import resume
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from viprl.advantages import GRPO_EPSILON, float32_values
 from viprl.allocator import RolloutAllocator
 from viprl.errors import ConfigurationError, InvalidInputError
-from viprl.integrations.groups import GRPO_EPSILON, float32_values
 from viprl.integrations.predictors import TAKES_NEW_PROMPTS, build_predictor, check_predictor, predictor_class
-from viprl.integrations.prompt_ids import PromptIdRule, choose_rule, plain_text
 from viprl.integrations.trl.learned import learned_model
+from viprl.prompts.ids import PromptIdRule, choose_rule, plain_text
 from viprl.variance import GRPO, RLOO, DrGRPO, VarianceModel
 
 ID_COLUMNS = ("extra_info", "data_source", "index")

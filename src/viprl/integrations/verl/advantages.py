@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from verl.trainer.ppo.core_algos import register_adv_est
 
-from viprl.integrations.groups import advantages_by_row
+from viprl.advantages import advantages_by_row
 from viprl.integrations.verl.checks import OWN_ESTIMATORS, ROLLOUT_ESTIMATORS
 
 VERL_EPSILON = 1e-6  # verl's constant beside the standard deviation
@@ -45,7 +45,7 @@ def outcome_advantages(
         response_mask: (R, T), 1 for the rollout's own tokens.
         index: (R,) uid of the group of every row, in any order.
         estimator: "dr_grpo", "rloo" or "grpo".
-        prompt_weighting: "equal" or "rollout"; see ``viprl.integrations.groups``.
+        prompt_weighting: "equal" or "rollout"; see ``viprl.advantages``.
         epsilon: beside the standard deviation of "grpo".
     """
     rewards = token_level_rewards.detach().sum(dim=-1).to(torch.float64).cpu().numpy()

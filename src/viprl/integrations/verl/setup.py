@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from viprl import variance
+from viprl.advantages import float32_values
 from viprl.allocation.policies import POLICIES
 from viprl.allocator import RolloutAllocator
 from viprl.errors import ConfigurationError
-from viprl.integrations.groups import float32_values
 from viprl.integrations.predictors import build_predictor
-from viprl.integrations.prompt_ids import choose_rule, plain_text
 from viprl.integrations.verl.checks import RunSettings
+from viprl.prompts.ids import choose_rule, plain_text
 
 logger = logging.getLogger("viprl")
 

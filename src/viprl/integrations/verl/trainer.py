@@ -22,7 +22,7 @@ from verl.utils import tensordict_utils as tu
 
 from viprl.allocator import RolloutAllocator
 from viprl.errors import CheckpointError, ConfigurationError
-from viprl.integrations.history import HistoryWriter
+from viprl.history import HistoryWriter
 from viprl.integrations.verl import TRAINER_MODE, learned
 from viprl.integrations.verl.advantages import is_padding
 from viprl.integrations.verl.agent_loop import MANAGER_PATH

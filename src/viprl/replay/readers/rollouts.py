@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from viprl.integrations.prompt_ids import content_hash, plain_text
+from viprl.prompts.ids import content_hash, plain_text
 from viprl.replay.log import VisitLog
 from viprl.replay.readers.report import LogFormatError, ReadReport
 

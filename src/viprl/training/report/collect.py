@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from viprl.evaluation import Interval, bootstrap_interval, paired_bootstrap_interval
-from viprl.integrations.history import parts, read_part
+from viprl.history import parts, read_part
 from viprl.integrations.trl.mixin import HISTORY_FOLDER
 from viprl.training.run import Run
 from viprl.variance import RLOO, DrGRPO

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from viprl.errors import ConfigurationError, InvalidInputError
-from viprl.integrations.prompt_ids import canonical_text, choose_rule, content_hash, plain_text, resolve_prompt_ids
+from viprl.prompts.ids import canonical_text, choose_rule, content_hash, plain_text, resolve_prompt_ids
 
 
 def test_hash_is_pinned():

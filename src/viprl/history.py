@@ -1,7 +1,10 @@
-"""Per-prompt history of a run, written as part files that can be cut back to a checkpoint.
+"""Per-prompt history of a run: its rows, and part files that can be cut back to a checkpoint.
 
-One row per prompt and step (a step is one generation batch). A flush writes one part file under a temporary name and
-renames it, so a reader never meets half a part; resuming from a checkpoint drops what was written after it.
+One row per group that has a reward: step (one generation batch), prompt_id, visit (from 0), successes (rewards mapped
+to [0, 1] and summed), n_rollouts (rewards present), reward_mean, reward_var (unbiased; None below two rewards),
+predicted_mean and predicted_bernoulli_variance (before the step), group_size (planned), tokens, seconds (None where not
+told). A flush writes one part file under a temporary name and renames it, so a reader never meets half a part; resuming
+from a checkpoint drops what was written after it.
 """
 
 from __future__ import annotations
@@ -11,9 +14,19 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from viprl.errors import InvalidInputError, MissingDependencyError
+
+if TYPE_CHECKING:
+    from viprl.feedback.rewards import Rewards
+    from viprl.plan import Plan
+    from viprl.prediction.base import PromptId
+
+FloatArray = NDArray[np.float64]
 
 # name -> (type, may be null)
 HISTORY_SCHEMA: dict[str, tuple[str, bool]] = {
@@ -33,6 +46,45 @@ HISTORY_SCHEMA: dict[str, tuple[str, bool]] = {
 HISTORY_COLUMNS = tuple(HISTORY_SCHEMA)
 
 _PART = re.compile(r"^part-(\d{8})-(\d{8})\.(parquet|jsonl)$")
+
+
+def history_rows(
+    plan: Plan,
+    read: Rewards,
+    step: int,
+    visits: Mapping[PromptId, int],
+    reward_values: tuple[float, float],
+    tokens: FloatArray | None,
+    seconds: FloatArray | None,
+) -> list[dict[str, Any]]:
+    """One step's rows; ``visits`` counts each prompt's earlier groups, tokens and seconds are (B,)."""
+    low, high = reward_values
+    fresh: dict[PromptId, int] = {}
+    rows: list[dict[str, Any]] = []
+    for q, prompt_id in enumerate(plan.prompt_ids):
+        visit = visits.get(prompt_id, 0) + fresh.get(prompt_id, 0)
+        fresh[prompt_id] = fresh.get(prompt_id, 0) + 1
+        n = int(read.counts[q])
+        if n == 0:
+            continue
+        mean = float(read.means[q])
+        rows.append(
+            {
+                "step": step,
+                "prompt_id": str(prompt_id),
+                "visit": visit,
+                "successes": (mean - low) / (high - low) * n,
+                "n_rollouts": n,
+                "reward_mean": mean,
+                "reward_var": float(read.variances[q]) if n > 1 else None,
+                "predicted_mean": float(plan.prediction.mean[q]),
+                "predicted_bernoulli_variance": float(plan.prediction.bernoulli_variance[q]),
+                "group_size": int(plan.group_sizes[q]),
+                "tokens": None if tokens is None else int(tokens[q]),
+                "seconds": None if seconds is None else float(seconds[q]),
+            }
+        )
+    return rows
 
 
 class HistoryWriter:

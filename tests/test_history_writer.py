@@ -7,7 +7,7 @@ import json
 import pytest
 
 from viprl.errors import InvalidInputError
-from viprl.integrations.history import HISTORY_COLUMNS, HistoryWriter, parts, read_part
+from viprl.history import HISTORY_COLUMNS, HistoryWriter, parts, read_part
 
 
 def step_rows(step, ids=("a", "b")):

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from viprl.errors import InvalidInputError
-from viprl.integrations.groups import (
+from viprl.advantages import (
     ESTIMATORS,
     advantages_by_row,
     equal_weights,
@@ -17,6 +16,7 @@ from viprl.integrations.groups import (
     group_moments,
     rows_of_sizes,
 )
+from viprl.errors import InvalidInputError
 
 
 def by_hand(groups: list[list[float | None]], estimator: str, epsilon: float) -> list[float]:
