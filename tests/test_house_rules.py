@@ -14,7 +14,17 @@ SRC = Path(__file__).resolve().parents[1] / "src" / "viprl"
 
 # a folder (or top-level module) -> what it may import of viprl at run time
 STEPS = {"prediction", "variance", "allocation"}
-CORE = STEPS | {"errors", "registry", "settings", "feedback", "advantages", "history", "plan", "checkpoint", "allocator"}
+CORE = STEPS | {
+    "errors",
+    "registry",
+    "settings",
+    "feedback",
+    "advantages",
+    "history",
+    "plan",
+    "checkpoint",
+    "allocator",
+}
 ALLOWED = {
     "errors": set(),
     "registry": {"errors"},
@@ -28,6 +38,8 @@ ALLOWED = {
     "history": {"errors"},
     "plan": {"errors", "prediction", "advantages"},
     "allocator": CORE,
+    "prompts": {"errors", "prompts"},
+    "build": CORE | {"build", "prompts", "embeddings"},
 }
 # heavy packages -> the folders that may import them, at any depth
 HEAVY = {

@@ -8,6 +8,7 @@ from typing import Any
 from viprl.advantages import group_advantages
 from viprl.allocation import VIP, Uniform, solve_allocation
 from viprl.allocator import RestoreReport, RolloutAllocator
+from viprl.build import build_allocator
 from viprl.errors import (
     CheckpointError,
     ConfigurationError,
@@ -31,6 +32,8 @@ from viprl.prediction import (
     RewardVariancePredictor,
     Ridge,
 )
+from viprl.prompts import PromptSet
+from viprl.settings import AllocationSettings
 from viprl.variance import GRPO, RLOO, DrGRPO, OutcomeMoments, VarianceModel
 
 __version__ = "0.1.0"
@@ -49,6 +52,7 @@ __all__ = [
     "GRPO",
     "RLOO",
     "VIP",
+    "AllocationSettings",
     "CalibratedPredictor",
     "CheckpointError",
     "ConfigurationError",
@@ -67,6 +71,7 @@ __all__ = [
     "PlanError",
     "Prediction",
     "Predictor",
+    "PromptSet",
     "RestoreReport",
     "RewardVariancePredictor",
     "Ridge",
@@ -75,6 +80,7 @@ __all__ = [
     "UnknownPromptError",
     "VarianceModel",
     "ViprlError",
+    "build_allocator",
     "group_advantages",
     "solve_allocation",
 ]

@@ -1,4 +1,4 @@
-"""Prompts: how they are named (``ids``), read from files and handed to predictors."""
+"""Prompts: how they are named (``ids``) and what predictors are built from (``prompt_set``)."""
 
 from viprl.prompts.ids import (
     PromptIdRule,
@@ -8,5 +8,16 @@ from viprl.prompts.ids import (
     plain_text,
     resolve_prompt_ids,
 )
+from viprl.prompts.prompt_set import NamedRows, PromptSet, name_rows
 
-__all__ = ["PromptIdRule", "canonical_text", "choose_rule", "content_hash", "plain_text", "resolve_prompt_ids"]
+__all__ = [
+    "NamedRows",
+    "PromptIdRule",
+    "PromptSet",
+    "canonical_text",
+    "choose_rule",
+    "content_hash",
+    "name_rows",
+    "plain_text",
+    "resolve_prompt_ids",
+]

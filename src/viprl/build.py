@@ -1,0 +1,154 @@
+"""The one way from names and prompts to an allocator: what every trainer, command and document uses."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+
+from viprl import registry
+from viprl.allocator import RolloutAllocator
+from viprl.errors import ConfigurationError
+from viprl.prompts.prompt_set import PromptSet
+from viprl.settings import AllocationSettings
+from viprl.variance import GRPO, OutcomeMoments, VarianceModel
+
+logger = logging.getLogger("viprl")
+
+OWN_LOOP = "needs gradient norms (observe's squared_norms), which must be asked for by variance='learned'"
+DEFAULT_BOUNDS = (3, 32)
+
+
+def build_allocator(
+    prompts: PromptSet | None = None,
+    settings: AllocationSettings | None = None,
+    *,
+    predictor: Any = None,
+    policy: Any = None,
+    epsilon: float | None = None,
+    not_learnable: str | None = OWN_LOOP,
+) -> RolloutAllocator:
+    """The allocator that the settings describe.
+
+    Args:
+        prompts: the known prompts; None where they become known as they come.
+        settings: ``AllocationSettings()`` by default.
+        predictor, policy: objects instead of the settings' names.
+        epsilon: what the trainer adds to the standard deviation of std-normalised GRPO.
+        not_learnable: why the trainer gives no gradient norms, for ``variance="auto"``; None where it gives them.
+
+    Raises:
+        ConfigurationError: settings and prompts do not fit.
+
+    >>> prompts = PromptSet(["a", "b"], texts=["1+1=", "12345*6789="])
+    >>> build_allocator(prompts).allocate(["a", "b"], budget=16).group_sizes.sum()
+    np.int64(16)
+    """
+    if prompts is not None and not isinstance(prompts, PromptSet):
+        raise TypeError(
+            "build_allocator(prompts, settings) takes a viprl.PromptSet, as in PromptSet(ids, texts=texts), or None, "
+            f"but got {type(prompts).__name__}"
+        )
+    settings = AllocationSettings() if settings is None else settings
+    if settings.success_function is not None and not_learnable is OWN_LOOP:
+        raise ConfigurationError(
+            "in a loop of your own `success_reward` must be a number (rewards from it on are successes), or the "
+            f"successes go to observe(plan, rewards, successes=...), but got {settings.success_reward!r}"
+        )
+    low, high = (
+        default if bound is None else bound
+        for bound, default in zip((settings.min_group_size, settings.max_group_size), DEFAULT_BOUNDS, strict=True)
+    )
+    return RolloutAllocator(
+        build_predictor(prompts, settings) if predictor is None else predictor,
+        build_variance(settings, epsilon=epsilon, not_learnable=not_learnable),
+        min_group_size=low,
+        max_group_size=max(low, high),
+        policy=build_policy(settings.policy) if policy is None else policy,
+        guard=settings.guard,
+        reward_values=settings.reward_values,
+        **({} if settings.success_at is None else {"success_at": settings.success_at}),
+    )
+
+
+def build_policy(name: str) -> Any:
+    """The policy of that name."""
+    return registry.find("policy", name).load()()
+
+
+def build_variance(
+    settings: AllocationSettings, *, epsilon: float | None = None, not_learnable: str | None = OWN_LOOP
+) -> VarianceModel:
+    """The variance model of the settings' estimator; ``variance="auto"`` is decided here and said once in the log."""
+    estimator = settings.estimator or "rloo"
+    learned = settings.variance == "learned"
+    if settings.variance == "auto":
+        reason = settings.not_learnable() or not_learnable
+        learned = reason is None
+        logger.info("variance='auto' is %s", "'learned'" if learned else f"'formula': a learned one {reason}")
+    if learned:
+        return OutcomeMoments(estimator=estimator)
+    if estimator == "grpo":
+        return GRPO(ddof=1, **({} if epsilon is None else {"epsilon": epsilon}))
+    model: VarianceModel = registry.find("estimator", estimator).load()()
+    return model
+
+
+def build_predictor(prompts: PromptSet | None, settings: AllocationSettings) -> Any:
+    """The predictor of the settings over the prompts; embeddings are computed once and cached.
+
+    Raises:
+        ConfigurationError: prompts that become known as they come, or without texts, and a predictor that needs more.
+    """
+    entry = registry.find("predictor", settings.predictor)
+    predictor = entry.load()
+    if prompts is None:
+        wanted = [name for name in ("side_information", "initial_rates") if getattr(settings, name)]
+        wanted += ["embedding_model"] if settings.embedding_model != "none" else []
+        if not entry.new_prompts or wanted:
+            able = [e.name for e in registry.entries("predictor") if e.new_prompts]
+            raise ConfigurationError(
+                "prompts that become known as they come (a stream) need a predictor that takes new prompts, without "
+                f"{', '.join(wanted) or 'embeddings'}, but got predictor={settings.predictor!r}; use one of "
+                f"{', '.join(able)}, or give the trainer an object"
+            )
+        return predictor()
+    ids = list(prompts.ids)
+    given: dict[str, Any] = {}
+    texts = prompts.read_texts() if "texts" in entry.reads or settings.embedding_model != "none" else None
+    if "texts" in entry.reads and texts is not None:
+        given["texts"] = texts
+    if "embeddings" in entry.reads:
+        given["embeddings"] = _embeddings(prompts, texts, settings)
+    if "side_information" in entry.reads and prompts.side_information:
+        given["side_information"] = dict(prompts.side_information)
+    made = predictor(prompt_ids=ids, **given)
+    if prompts.initial_rates is not None:
+        _start_from_rates(made, prompts, settings)
+    return made
+
+
+def _embeddings(prompts: PromptSet, texts: list[str] | None, settings: AllocationSettings) -> Any:
+    """(N, D), or None without a model."""
+    if prompts.embeddings is not None or settings.embedding_model == "none":
+        return prompts.embeddings
+    if texts is None:
+        raise ConfigurationError(
+            f"embedding_model={settings.embedding_model!r} needs the prompts' texts, but the prompts have none"
+        )
+    from viprl.embeddings import embed
+
+    return embed(texts, model=settings.embedding_model, cache_dir=settings.embedding_cache)
+
+
+def _start_from_rates(predictor: Any, prompts: PromptSet, settings: AllocationSettings) -> None:
+    """Teach the rates that were measured before the run, as so many discounted rollouts."""
+    rates = np.asarray(prompts.initial_rates, dtype=np.float64)
+    if settings.initial_rollouts is None:
+        raise ConfigurationError(
+            "initial rates need `initial_rollouts`, the rollouts behind each of them, but got initial_rollouts=None"
+        )
+    known = np.flatnonzero(~np.isnan(rates))
+    n = np.full(len(known), settings.initial_rollouts * settings.initial_discount)
+    predictor.observe([prompts.ids[row] for row in known], rates[known] * n, n)
