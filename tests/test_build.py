@@ -41,7 +41,7 @@ def test_prompts_must_be_a_prompt_set() -> None:
         PromptSet("abc")
     with pytest.raises(InvalidInputError, match="must differ"):
         PromptSet(["a", "a"])
-    with pytest.raises(InvalidInputError, match="one entry a prompt"):
+    with pytest.raises(InvalidInputError, match="one entry per prompt"):
         PromptSet(["a", "b"], texts=["x"])
     assert "2 prompts" in repr(PromptSet(["a", "b"]))
 
