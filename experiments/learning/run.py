@@ -18,7 +18,7 @@ from pathlib import Path
 
 from viprl.training import TrainConfig, run_job
 from viprl.training.callbacks import MetricsFile
-from viprl.training.progress import PlainProgress
+from viprl.reports.progress import PlainProgress
 from viprl.training.report.collect import overall_ratio, read_run, variance_ratios
 from viprl.training.run import runs_of
 

@@ -154,7 +154,6 @@ def test_an_encoder_that_loses_rows_or_numbers_is_an_error():
 
 
 def test_progress_bar(capsys):
-    pytest.importorskip("tqdm")
     embed(["a", "b"], Words(), progress=True)
     assert "embedding with words" in capsys.readouterr().err
     embed(["a", "b"], Words(), progress=False)

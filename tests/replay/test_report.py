@@ -14,8 +14,8 @@ from viprl.evaluation import Interval
 from viprl.replay import PromptPool, Prompts, RecordedLog, Setting, VisitLog, compare, summarize
 from viprl.replay.report import write_report
 from viprl.replay.report.page import render_page
-from viprl.replay.report.svg import ticks
 from viprl.replay.wording import headline, label, text_table, whole
+from viprl.reports.svg import ticks
 from viprl.variance import RLOO
 
 SETTING = Setting(RLOO())

@@ -19,8 +19,8 @@ pytest.importorskip("matplotlib")
 
 from viprl.cli import main
 from viprl.history import HISTORY_COLUMNS
+from viprl.reports.progress import Progress
 from viprl.training import load_config, run_job
-from viprl.training.progress import NoProgress
 
 pytestmark = pytest.mark.slow
 
@@ -62,7 +62,7 @@ def test_a_job_with_two_policies_and_seeds_writes_its_report(write_config, capsy
 def test_the_main_run_and_its_comparison_see_the_same_prompts(write_config, tmp_path: Path):
     import pandas as pd
 
-    run_job(load_config(write_config(compare=["uniform"])), progress=NoProgress())
+    run_job(load_config(write_config(compare=["uniform"])), progress=Progress())
     history = pd.read_parquet(tmp_path / "job" / "report" / "history.parquet")
     seen = {p: g.groupby("step")["prompt_id"].apply(sorted).tolist() for p, g in history.groupby("policy")}
     assert seen["vip"] == seen["uniform"]
@@ -104,17 +104,17 @@ def test_ctrl_c_saves_and_resume_equals_the_uninterrupted_run(write_config, tmp_
 def test_the_saved_model_loads_with_transformers(write_config, tmp_path: Path):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    run_job(load_config(write_config(estimator="dr_grpo", eval_every=0)), progress=NoProgress())
+    run_job(load_config(write_config(estimator="dr_grpo", eval_every=0)), progress=Progress())
     folder = tmp_path / "job" / "vip-seed0" / "model"
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     again = write_config(model=str(folder), output=str(tmp_path / "again"), estimator="grpo", steps=1)
-    run_job(load_config(again), progress=NoProgress())
+    run_job(load_config(again), progress=Progress())
     assert model.config.vocab_size == len(tokenizer)
 
 
 @pytest.mark.parametrize("policy", ["relaxed", "inverse_accuracy", "inverse_variance", "knapsack_rl"])
 def test_every_policy_runs(write_config, policy, tmp_path: Path):
-    result = run_job(load_config(write_config(policy=policy, steps=2, eval_every=0)), progress=NoProgress())
+    result = run_job(load_config(write_config(policy=policy, steps=2, eval_every=0)), progress=Progress())
     assert result.finished and result.report == tmp_path / "job" / "report" / "report.html"
 
 
@@ -124,7 +124,7 @@ def test_a_reward_file_and_micro_batches(write_config, tmp_path: Path):
     )
     trainer = {"learning_rate": 1e-3, "per_device_train_batch_size": 4}
     path = write_config(reward=f"{tmp_path / 'mine.py'}:even", trainer=trainer, steps=2)
-    run_job(load_config(path), progress=NoProgress())
+    run_job(load_config(path), progress=Progress())
     rows = [r for r in metrics(tmp_path / "job" / "vip-seed0") if "reward" in r]
     assert "rewards/even/mean" in rows[0] and [r["step"] for r in rows] == [1, 2]
 
@@ -133,7 +133,7 @@ def test_the_page_in_a_browser(write_config, tmp_path: Path):
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("no browser (apt-get install chromium)")
-    result = run_job(load_config(write_config(compare=["uniform"])), progress=NoProgress())
+    result = run_job(load_config(write_config(compare=["uniform"])), progress=Progress())
     shot = tmp_path / "page.png"
     flags = (
         "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "

@@ -1,4 +1,4 @@
-"""Parts of the job that need no training: output folder, metrics file, progress."""
+"""Parts of the job that need no training: output folder, metrics file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from viprl.errors import ConfigurationError
 from viprl.training import load_config
 from viprl.training.callbacks import MetricsFile
 from viprl.training.job import prepare_output
-from viprl.training.progress import PlainProgress
 
 
 def test_an_output_folder_is_never_mixed_up(write_config, tmp_path: Path):
@@ -37,14 +36,3 @@ def test_metrics_are_cut_back_and_survive_a_torn_line(tmp_path: Path):
         stream.write('{"step": 5, "rew')
     file.cut_back(3)
     assert [row["step"] for row in file.read()] == [0, 1, 2, 3] and file.read()[1]["reward"] is None
-
-
-def test_plain_progress_prints_a_few_lines(capsys):
-    progress = PlainProgress(lines=4)
-    progress.start("stage", 100)
-    for step in range(1, 101):
-        progress.update(step, reward=0.5)
-    assert [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()] == [
-        "stage: 100 steps",
-        *(f"stage: {n}/100" for n in (25, 50, 75, 100)),
-    ]

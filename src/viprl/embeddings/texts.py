@@ -5,10 +5,8 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +15,7 @@ from viprl.embeddings.cache import EmbeddingCache, text_key
 from viprl.embeddings.encoders import PACKAGED_MODEL, Encoder, SentenceEncoder
 from viprl.embeddings.hashed import HashedNgrams
 from viprl.errors import InvalidInputError
+from viprl.reports.progress import make_progress
 
 _PART = 2048  # texts between two writes to the cache
 
@@ -147,15 +146,16 @@ def _compute(
     keys = list(missing)
     tokens = encoder.count_tokens([missing[key] for key in keys])
     order = np.argsort(-tokens, kind="stable")
-    with _progress_bar(len(keys), encoder.name, progress) as bar:
+    shown = bool(keys) and (sys.stderr.isatty() if progress is None else progress)
+    with make_progress(show=shown, stream=sys.stderr) as bar:
+        bar.start(f"embedding with {encoder.name}", len(keys))
         for start in range(0, len(order), _PART):
             part = order[start : start + _PART]
             vectors = []
             for first in range(0, len(part), batch_size):
                 batch = part[first : first + batch_size]
                 vectors.append(_encode(encoder, [missing[keys[i]] for i in batch]))
-                if bar is not None:
-                    bar.update(len(batch))
+                bar.update(start + first + len(batch))
             cache.add([keys[i] for i in part], np.concatenate(vectors), tokens[part])
 
 
@@ -167,13 +167,3 @@ def _encode(encoder: Encoder, texts: Sequence[str]) -> NDArray[np.float32]:
             f"{len(texts)} texts, {int((~np.isfinite(vectors)).sum())} values not finite"
         )
     return vectors
-
-
-def _progress_bar(total: int, name: str, progress: bool | None) -> Any:
-    if total and (sys.stderr.isatty() if progress is None else progress):
-        try:
-            from tqdm import tqdm
-        except ImportError:
-            return nullcontext(None)
-        return tqdm(total=total, desc=f"embedding with {name}", unit=" texts", file=sys.stderr)
-    return nullcontext(None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,6 @@ from viprl.errors import ConfigurationError
 from viprl.replay.compare import Comparison, Progress, compare
 from viprl.replay.lineup import Prompts, default_lineup
 from viprl.replay.log import VisitLog
-from viprl.replay.progress import progress_bar
 from viprl.replay.prompts_file import read_prompts
 from viprl.replay.readers import ReadReport, rates_of_log, read_log, read_rates
 from viprl.replay.readers.report import OnError
@@ -23,6 +23,7 @@ from viprl.replay.rules import Setting
 from viprl.replay.summary import Summary, summarize
 from viprl.replay.wording import calibration_lines, headline, text_table
 from viprl.replay.worlds import DriftingPrompts, PromptPool, RecordedLog, World
+from viprl.reports.progress import make_progress
 from viprl.variance import RLOO, DrGRPO
 
 PROTOCOLS = ("log", "pool", "drift", "resample")
@@ -95,8 +96,8 @@ def run(request: ReplayRequest, *, say: Callable[[str], None] = print, bar: bool
     if request.fresh:
         shutil.rmtree(out / "runs", ignore_errors=True)
     say(f"replaying {len(rules)} rules x {len(seeds)} seed{'s' * (len(seeds) > 1)} over {world.n_steps} steps")
-    with progress_bar(bar) as progress:
-        comparison = _compare(world, rules, prompts, setting, seeds, request, out, progress)
+    with make_progress(show=bar, stream=sys.stderr) as progress:
+        comparison = _compare(world, rules, prompts, setting, seeds, request, out, progress.count)
     summary = summarize(comparison, world, setting, resamples=request.resamples)
     summary.notes = notes
     for line in report_lines(summary):

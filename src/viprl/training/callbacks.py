@@ -15,8 +15,8 @@ from typing import Any
 from transformers import TrainerCallback
 
 from viprl.errors import ViprlError
+from viprl.reports.progress import Progress
 from viprl.tasks.heldout import HeldOut
-from viprl.training.progress import Progress
 
 SHOWN = {"reward": "reward", "viprl/variance_ratio": "variance ratio"}
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from viprl.errors import ConfigurationError
+from viprl.reports.progress import Progress, make_progress
 from viprl.tasks import make_task
 from viprl.tasks.warm_start import default_cache_dir
 from viprl.training.arguments import is_main_process, main_process_first
 from viprl.training.config import TrainConfig
-from viprl.training.progress import Progress, make_progress
 from viprl.training.run import Run, runs_of, train_one
 
 CONFIG_FILE = "config.yaml"
@@ -46,7 +46,7 @@ def run_job(config: TrainConfig, *, progress: Progress | None = None) -> JobResu
     with main_process_first():
         if main:
             prepare_output(config)
-    shown = progress or make_progress(main_process=main)
+    shown = progress or make_progress(show=main)
     cache = Path(config.cache).expanduser() if config.cache else default_cache_dir()
     finished = True
     try:

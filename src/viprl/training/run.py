@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from viprl.errors import ConfigurationError
+from viprl.reports.progress import Progress
 from viprl.tasks import HeldOut, Task, evaluate_heldout
 from viprl.tasks.models import load_model
 from viprl.training.arguments import is_main_process, load_reward, main_process_first, trainer_arguments
 from viprl.training.callbacks import HeldOutEvaluation, MetricsFile, Recorder, StopSignal, read_json, write_json
 from viprl.training.config import TrainConfig
-from viprl.training.progress import Progress
 
 METRICS_FILE = "metrics.jsonl"
 SUMMARY_FILE = "summary.json"

@@ -1,28 +1,16 @@
-"""The report's charts. Each is drawn twice, wide and narrow, and the style sheet shows the one that fits."""
+"""The report's charts."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from html import escape
-
 import numpy as np
 
-from viprl.replay.report.svg import Axes, number, ticks
 from viprl.replay.summary import Summary
 from viprl.replay.trace import BINS, KINDS
 from viprl.replay.wording import PREDICTOR_LABELS, label
 from viprl.replay.worlds.base import FloatArray
+from viprl.reports.svg import NARROW, WIDE, Axes, Key, figure, legend, number, ticks
 
-WIDE, NARROW = 880, 344
 MOST_LINES = 5
-
-
-@dataclass(frozen=True)
-class Key:
-    """An entry of a legend: css class and text."""
-
-    css: str
-    text: str
 
 
 def highlighted(summary: Summary) -> list[str]:
@@ -63,7 +51,7 @@ def ratio_chart(summary: Summary) -> str:
     keys = [Key(f"c{i}", label(rule)) for i, rule in enumerate(shown)] + [Key("uniform", "Uniform (1.0)")]
     if any(r not in shown and r != "uniform" for r in summary.series):
         keys.append(Key("other", "other rules"))
-    return _figure(legend(keys), draw(WIDE, 320), draw(NARROW, 280))
+    return figure(legend(keys), draw(WIDE, 320), draw(NARROW, 280))
 
 
 def spending_chart(summary: Summary) -> str:
@@ -93,7 +81,7 @@ def spending_chart(summary: Summary) -> str:
     keys = [Key(f"c{i}", label(rule)) for i, rule in enumerate(shown)]
     keys += [Key("best", f"best allocation ({summary.best_name})"), Key("uniform", f"Uniform ({mean:.3g})")]
     keys.append(Key("share", f"share of prompts (tallest bar {100 * share.max():.0f}%)"))
-    return _figure(legend(keys), draw(WIDE, 320), draw(NARROW, 280))
+    return figure(legend(keys), draw(WIDE, 320), draw(NARROW, 280))
 
 
 def reliability_charts(summary: Summary) -> str:
@@ -121,35 +109,6 @@ def reliability_charts(summary: Summary) -> str:
     keys = [Key(f"c{i}", PREDICTOR_LABELS.get(p, p)) for i, p in enumerate(chosen)]
     keys.append(Key("uniform", "perfect calibration"))
     return f'{legend(keys)}<div class="pair">{"".join(panels)}</div>'
-
-
-def interval_bar(estimate: float, low: float, high: float) -> str:
-    """A dot with its interval on a logarithmic scale from 0.5 to 3, with a mark at 1; arrows where it leaves it."""
-    left, right = np.log(0.5), np.log(3.0)
-
-    def place(value: float) -> float:
-        share = (np.log(max(value, 1e-9)) - left) / (right - left)
-        return float(round(6 + 128 * np.clip(share, 0, 1), 2))
-
-    one = place(1.0)
-    side = "low" if high < 1 else "high" if low > 1 else "even"
-    over = '<path class="ci" d="M134 5 l5 4 l-5 4"/>' if estimate > 3 else ""
-    return (
-        f'<svg class="interval {side}" viewBox="0 0 140 18" width="140" height="18" aria-hidden="true">'
-        f'<line class="mark" x1="{one}" y1="1" x2="{one}" y2="17"/>'
-        f'<line class="ci" x1="{place(low)}" y1="9" x2="{place(high)}" y2="9"/>'
-        f'<circle class="ci" cx="{place(estimate)}" cy="9" r="4"/>{over}</svg>'
-    )
-
-
-def legend(keys: list[Key]) -> str:
-    """A list of colours and what they stand for."""
-    items = "".join(f'<li><span class="swatch {k.css}"></span>{escape(k.text)}</li>' for k in keys)
-    return f'<ul class="legend">{items}</ul>'
-
-
-def _figure(legend_html: str, wide: str, narrow: str) -> str:
-    return f'<figure>{legend_html}<div class="wide">{wide}</div><div class="narrow">{narrow}</div></figure>'
 
 
 def _mean_rollouts(table: FloatArray, column: int) -> FloatArray:

@@ -1,9 +1,8 @@
-"""report.html: one self-contained page, readable on paper, on a phone and in the dark."""
+"""report.html."""
 
 from __future__ import annotations
 
 from html import escape
-from importlib import resources
 from typing import Any
 
 from viprl.replay.lineup import parse_rule, source_of
@@ -11,6 +10,7 @@ from viprl.replay.report.charts import ratio_chart, reliability_charts, spending
 from viprl.replay.report.tables import calibration_table, cost_bars, rules_table
 from viprl.replay.summary import Summary
 from viprl.replay.wording import headline, label
+from viprl.reports.pages import facts, page, warnings
 
 PROTOCOLS = {
     "log": "recorded run, replayed with every recorded rollout known",
@@ -27,21 +27,15 @@ PHASES = {
 
 def render_page(summary: Summary) -> str:
     """The whole page as HTML."""
-    style = (resources.files("viprl.replay.report") / "style.css").read_text(encoding="utf-8")
     title = "Rollout replay"
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{title}</title><style>{style}</style></head><body><main>"
-        f'<h1>{title}</h1><p class="headline">{escape(headline(summary))}</p>{_facts(summary)}{_warnings(summary)}'
-        f"{_results(summary)}{_charts(summary)}{_explanation(summary)}</main></body></html>"
-    )
+    head = f'<h1>{title}</h1><p class="headline">{escape(headline(summary))}</p>{_facts(summary)}{_warnings(summary)}'
+    return page(title, f"{head}{_results(summary)}{_charts(summary)}{_explanation(summary)}")
 
 
 def _facts(summary: Summary) -> str:
     world, setting = summary.world, summary.setting
     low, high = setting["min_group_size"], setting["max_group_size"]
-    facts = [
+    items = [
         ("Protocol", PROTOCOLS.get(str(world["protocol"]), str(world["protocol"]))),
         ("Prompts", f"{world['prompts']:,}"),
         ("Steps", f"{world['steps']:,}"),
@@ -51,11 +45,10 @@ def _facts(summary: Summary) -> str:
         ("Random seeds", ", ".join(map(str, summary.seeds))),
     ]
     if world.get("outage"):
-        facts.append(("Outage put in", f"{world['outage'][1]} steps from step position {world['outage'][0]}"))
+        items.append(("Outage put in", f"{world['outage'][1]} steps from step position {world['outage'][0]}"))
     if world.get("events"):
-        facts.append(("Events", "; ".join(world["events"])))
-    items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts)
-    return f'<dl class="facts">{items}</dl>'
+        items.append(("Events", "; ".join(world["events"])))
+    return facts(items)
 
 
 def _warnings(summary: Summary) -> str:
@@ -63,7 +56,7 @@ def _warnings(summary: Summary) -> str:
     if summary.interrupted:
         texts.append("The replay was interrupted: only the rules that were finished are here.")
     texts += [f"{label(rule)} did not run: {why}" for rule, why in summary.failures.items()]
-    return "".join(f'<p class="warning">{escape(text)}</p>' for text in texts)
+    return warnings(texts)
 
 
 def _results(summary: Summary) -> str:

@@ -1,4 +1,4 @@
-"""The report's tables. Every cell carries its column's name, so that a narrow screen can show rows as cards."""
+"""The report's tables."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 from html import escape
 
 from viprl.evaluation.intervals import Interval
-from viprl.replay.report.charts import interval_bar
 from viprl.replay.summary import RuleRow, Summary
 from viprl.replay.wording import PREDICTOR_LABELS, label, limits_text, ratio_text, whole
+from viprl.reports.tables import bars, interval_bar, table, table_row
 
 
 def rules_table(summary: Summary, phase: str) -> str:
@@ -23,8 +23,7 @@ def rules_table(summary: Summary, phase: str) -> str:
         "Rollouts used",
         "Against uniform",
     )
-    rows = "".join(_rule_row(row, head) for row in summary.rows[phase])
-    return _table(head, rows, "rules")
+    return table(head, (_rule_row(row, head) for row in summary.rows[phase]), "rules")
 
 
 def calibration_table(summary: Summary) -> str:
@@ -51,21 +50,14 @@ def calibration_table(summary: Summary) -> str:
             f"{row.brier:.4f}",
             f"{row.calibration_error:.4f}",
         )
-        rows.append(_row(cells, head, row.kind))
-    return _table(head, "".join(rows), "calibration") if rows else ""
+        rows.append(table_row(cells, head, row.kind))
+    return table(head, rows, "calibration") if rows else ""
 
 
 def cost_bars(summary: Summary) -> str:
     """Milliseconds a step for deciding, a bar a rule."""
     rows = sorted(summary.headline_rows, key=lambda row: -row.milliseconds)
-    longest = max(row.milliseconds for row in rows) or 1.0
-    items = "".join(
-        f'<li><span class="name">{escape(label(row.rule))}</span>'
-        f'<span class="bar"><span style="width:{100 * row.milliseconds / longest:.1f}%"></span></span>'
-        f'<span class="value">{row.milliseconds:.1f} ms</span></li>'
-        for row in rows
-    )
-    return f'<ul class="bars">{items}</ul>'
+    return bars([(label(row.rule), row.milliseconds, f"{row.milliseconds:.1f} ms") for row in rows])
 
 
 def _rule_row(row: RuleRow, head: tuple[str, ...]) -> str:
@@ -92,7 +84,7 @@ def _rule_row(row: RuleRow, head: tuple[str, ...]) -> str:
         f"{whole(row.rollouts)}%",
         _verdict(row),
     )
-    return _row(cells, head, "reference" if uniform else row.verdict.split()[0])
+    return table_row(cells, head, "reference" if uniform else row.verdict.split()[0])
 
 
 def _verdict(row: RuleRow) -> str:

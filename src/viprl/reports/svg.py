@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 
 import numpy as np
+from numpy.typing import NDArray
 
-from viprl.replay.worlds.base import FloatArray
+FloatArray = NDArray[np.float64]
+
+WIDE, NARROW = 880, 344
+
+
+@dataclass(frozen=True)
+class Key:
+    """An entry of a legend: css class and text."""
+
+    css: str
+    text: str
 
 
 class Axes:
@@ -119,3 +131,14 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
 def number(value: float) -> str:
     """A tick label without trailing zeros."""
     return f"{value:.10g}"
+
+
+def legend(keys: Sequence[Key]) -> str:
+    """A list of colours and what they stand for."""
+    items = "".join(f'<li><span class="swatch {k.css}"></span>{escape(k.text)}</li>' for k in keys)
+    return f'<ul class="legend">{items}</ul>'
+
+
+def figure(legend_html: str, wide: str, narrow: str) -> str:
+    """A chart drawn twice, wide and narrow; the style sheet shows the one that fits."""
+    return f'<figure>{legend_html}<div class="wide">{wide}</div><div class="narrow">{narrow}</div></figure>'
