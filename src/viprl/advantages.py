@@ -15,11 +15,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from viprl._arrays import FloatArray, IntArray
 from viprl.errors import InvalidInputError
 from viprl.feedback.rewards import read_rewards
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 Estimator = Literal["dr_grpo", "rloo", "grpo"]
 PromptWeighting = Literal["none", "rollout", "equal"]

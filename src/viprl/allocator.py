@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from viprl._arrays import FloatArray
 from viprl.allocation import VIP, Policy, Uniform
 from viprl.checkpoint import read_state, write_state
 from viprl.errors import CheckpointError, InvalidInputError, PlanError
@@ -25,8 +26,6 @@ from viprl.history import history_rows
 from viprl.plan import Plan
 from viprl.prediction.base import Prediction, Predictor, PromptId
 from viprl.variance import VarianceModel
-
-FloatArray = NDArray[np.float64]
 
 logger = logging.getLogger("viprl")
 

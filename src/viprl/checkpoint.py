@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from viprl._files import replacing
 from viprl.errors import CheckpointError
 
 FORMAT = 1
@@ -19,26 +19,16 @@ _TREE = "tree"
 
 
 def write_state(path: str | os.PathLike[str], state: dict[str, Any]) -> None:
-    """Write a state dict (arrays, numbers, strings, None, lists, dicts with string keys) under a temporary name in
-    the same folder, flush it to the disk and rename it: the file is whole or not there.
+    """Write a state dict (arrays, numbers, strings, None, lists, dicts with string keys) ; the file is whole or
+    not there.
 
     Raises:
         CheckpointError: the state holds something that cannot be stored exactly.
     """
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     tree = json.dumps({"format": FORMAT, "state": _pack(state, arrays, "state")})
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, allow_pickle=False, **{_TREE: np.frombuffer(tree.encode(), np.uint8), **arrays})
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with replacing(path) as file:
+        np.savez(file, allow_pickle=False, **{_TREE: np.frombuffer(tree.encode(), np.uint8), **arrays})
 
 
 def read_state(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -10,15 +10,13 @@ from a checkpoint drops what was written after it.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
+from viprl._arrays import FloatArray
+from viprl._files import replacing, write_text
 from viprl.errors import InvalidInputError, MissingDependencyError
 
 if TYPE_CHECKING:
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
     from viprl.plan import Plan
     from viprl.prediction.base import PromptId
 
-FloatArray = NDArray[np.float64]
 
 # name -> (type, may be null)
 HISTORY_SCHEMA: dict[str, tuple[str, bool]] = {
@@ -172,17 +169,11 @@ class HistoryWriter:
         return target
 
     def _write(self, rows: list[dict[str, Any]]) -> Path:
-        self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"part-{rows[0]['step']:08d}-{rows[-1]['step']:08d}.{self.format}"
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         if self.format == "parquet":
-            _write_parquet(rows, temporary)
+            _write_parquet(rows, path)
         else:
-            with open(temporary, "w", encoding="utf-8") as file:
-                file.writelines(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(temporary, path)
+            write_text(path, "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows))
         return path
 
 
@@ -230,10 +221,8 @@ def _write_parquet(rows: list[dict[str, Any]], path: Path) -> None:
     types = {"int64": arrow.int64(), "float64": arrow.float64(), "string": arrow.string()}
     fields = [arrow.field(name, types[kind], nullable) for name, (kind, nullable) in HISTORY_SCHEMA.items()]
     schema = arrow.schema(fields)
-    with open(path, "wb") as file:
+    with replacing(path) as file:
         parquet.write_table(arrow.Table.from_pylist(rows, schema=schema), file)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _pyarrow() -> tuple[Any, Any]:

@@ -17,7 +17,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from viprl.allocation.problem import AllocationProblem, FloatArray, IntArray, fill_equally
+from viprl._arrays import FloatArray, IntArray
+from viprl.allocation.problem import AllocationProblem, fill_equally
 from viprl.allocation.threshold import solve_by_threshold
 from viprl.errors import InvalidInputError
 

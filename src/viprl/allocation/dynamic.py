@@ -20,7 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from viprl.allocation.problem import AllocationProblem, FloatArray, IntArray, water_fill
+from viprl._arrays import FloatArray, IntArray
+from viprl.allocation.problem import AllocationProblem, water_fill
 from viprl.errors import InfeasibleBudgetError
 
 CELL_LIMIT = 1 << 26  # table cells (two bytes each) beyond which the bounded solution is returned instead

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from viprl._arrays import FloatArray, IntArray
 from viprl.allocation.convex import is_convex, solve_convex, solve_separable
 from viprl.allocation.dynamic import solve_dynamic
-from viprl.allocation.problem import AllocationProblem, FloatArray, IntArray
+from viprl.allocation.problem import AllocationProblem
 from viprl.errors import InvalidInputError
 
 if TYPE_CHECKING:

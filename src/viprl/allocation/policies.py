@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike
 
+from viprl._arrays import FloatArray, IntArray
 from viprl.allocation.convex import solve_convex
 from viprl.allocation.exact import solve_allocation
-from viprl.allocation.problem import AllocationProblem, FloatArray, IntArray, water_fill
+from viprl.allocation.problem import AllocationProblem, water_fill
 from viprl.allocation.relaxation import round_sizes, solve_relaxation
 from viprl.errors import InvalidInputError
 

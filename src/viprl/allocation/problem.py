@@ -15,13 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from viprl._arrays import FloatArray, IntArray
 from viprl.errors import InfeasibleBudgetError, InvalidInputError
 
 if TYPE_CHECKING:
     from viprl.variance.base import VarianceModel
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike
 
+from viprl._arrays import FloatArray, IntArray
 from viprl.allocation.convex import is_convex, solve_convex, solve_separable
-from viprl.allocation.problem import AllocationProblem, FloatArray, IntArray
+from viprl.allocation.problem import AllocationProblem
 from viprl.errors import InvalidInputError
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from viprl.allocation.problem import AllocationProblem, FloatArray, IntArray, fill_equally
+from viprl._arrays import FloatArray, IntArray
+from viprl.allocation.problem import AllocationProblem, fill_equally
 
 _MANTISSA_BITS = 10
 _SLACK = 1e-6  # covers the rounding to float32 (2^-24) and of the products

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import stats
 
+from viprl._arrays import FloatArray
 from viprl.errors import InvalidInputError
 
-FloatArray = NDArray[np.float64]
 EXACT_EDGINGTON = 200
 """Up to this many p-values the distribution of their sum is exact."""
 

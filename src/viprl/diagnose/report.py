@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from viprl._arrays import FloatArray
 from viprl.allocation import Uniform
 from viprl.diagnose import hypotheses
 from viprl.diagnose.hypotheses import TestResult
@@ -22,7 +22,6 @@ from viprl.gradient.moments import variance_curve
 from viprl.gradient.pool import PromptPool
 from viprl.prediction.base import Prediction
 
-FloatArray = NDArray[np.float64]
 MIN_ROLLOUTS = 12
 MIN_PROMPTS = 5
 

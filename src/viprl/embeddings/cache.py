@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import tempfile
 import warnings
 import zipfile
 from collections.abc import Sequence
@@ -22,6 +20,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from viprl._files import replacing, write_text
 from viprl.embeddings.encoders import Encoder
 
 FORMAT = 1
@@ -73,7 +72,7 @@ class EmbeddingCache:
                 "fingerprint": self._encoder.fingerprint(),
                 "window": window,
             }
-            _write(path, json.dumps(about, indent=1).encode())
+            write_text(path, json.dumps(about, indent=1))
         return None if window is None else int(window)
 
     def vectors(self, keys: Sequence[bytes]) -> NDArray[np.float32]:
@@ -93,14 +92,8 @@ class EmbeddingCache:
             return
         packed = np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(-1, 32)
         name = hashlib.sha256(b"".join(keys)).hexdigest()[:16]
-        handle, temporary = tempfile.mkstemp(dir=self.folder, prefix=".part-", suffix=".tmp")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                np.savez(file, keys=packed, vectors=vectors, tokens=tokens)
-            os.replace(temporary, self.folder / f"part-{name}.npz")
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        with replacing(self.folder / f"part-{name}.npz") as file:
+            np.savez(file, keys=packed, vectors=vectors, tokens=tokens)
 
     def _read(self, part: Path) -> None:
         try:
@@ -116,11 +109,3 @@ class EmbeddingCache:
     def _remember(self, keys: Sequence[bytes], vectors: NDArray[np.float32], tokens: NDArray[np.int64]) -> None:
         self._vectors.update(zip(keys, vectors, strict=True))
         self._tokens.update(zip(keys, (int(count) for count in tokens), strict=True))
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write under a temporary name, then rename."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=".tmp")
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
-    os.replace(temporary, path)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from viprl._files import replacing
 from viprl.errors import InvalidInputError
 
 FORMAT = 1
@@ -34,22 +33,15 @@ def save_embeddings(
         raise InvalidInputError(f"an embeddings file must end in .npz, but got {path}")
     if len(prompt_ids) != len(embeddings):
         raise InvalidInputError(f"one id per vector is needed, but got {len(prompt_ids)} and {len(embeddings)}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(
-                file,
-                prompt_ids=np.array(list(prompt_ids), dtype=np.str_),
-                embeddings=np.asarray(embeddings, dtype=np.float32),
-                model=np.array(model),
-                fingerprint=np.array(fingerprint),
-                format=np.array(FORMAT),
-            )
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with replacing(path) as file:
+        np.savez(
+            file,
+            prompt_ids=np.array(list(prompt_ids), dtype=np.str_),
+            embeddings=np.asarray(embeddings, dtype=np.float32),
+            model=np.array(model),
+            fingerprint=np.array(fingerprint),
+            format=np.array(FORMAT),
+        )
 
 
 def load_embeddings(path: str | Path) -> EmbeddingFile:

@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln
 
+from viprl._arrays import FloatArray
 from viprl.errors import InvalidInputError
-
-FloatArray = NDArray[np.float64]
 
 MAJ_DRAWS = 2000
 MAJ_EXACT_COMPOSITIONS = 20_000

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
+from viprl._arrays import FloatArray
 from viprl.prediction.base import Prediction
-
-FloatArray = NDArray[np.float64]
 
 
 class OutageDetector:

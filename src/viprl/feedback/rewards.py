@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from viprl._arrays import FloatArray
 from viprl.errors import InvalidInputError
-
-FloatArray = NDArray[np.float64]
 
 BINARY_VALUES = ((0.0, 1.0), (-1.0, 1.0))
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
-FloatArray = NDArray[np.float64]
+from viprl._arrays import FloatArray
 
 CLIP = 1e-3  # predictions are clipped to [CLIP, 1 - CLIP] in the log loss, as usual for plug-in predictors
 BINS = 10

@@ -15,16 +15,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import stats
 
+from viprl._arrays import FloatArray, IntArray
 from viprl.allocation import solve_allocation
 from viprl.errors import InvalidInputError
 from viprl.gradient.moments import variance_curve
 from viprl.gradient.pool import PromptPool
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 class KnownMoments:

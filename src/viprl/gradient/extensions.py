@@ -9,12 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from viprl._arrays import FloatArray
 from viprl.errors import InvalidInputError
 from viprl.gradient.moments import variance_curve
-
-FloatArray = NDArray[np.float64]
 
 
 def variance_with_kl_loss(

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from viprl._arrays import FloatArray
 from viprl.errors import InvalidInputError
 
-FloatArray = NDArray[np.float64]
 ESTIMATORS = ("rloo", "dr_grpo")
 
 

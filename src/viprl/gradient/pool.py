@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from viprl._arrays import FloatArray
 from viprl.errors import InvalidInputError
 from viprl.gradient.moments import GroupMoments, OutcomeMeans, group_moments, outcome_means
 
-FloatArray = NDArray[np.float64]
 AGGREGATIONS = ("sum", "mean")
 
 

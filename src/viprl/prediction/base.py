@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
+from viprl._arrays import BoolArray, FloatArray
 from viprl.errors import InvalidInputError
 
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 PromptId = str | int
 
 QUADRATURE_NODES = 16

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from viprl._arrays import BoolArray, FloatArray, IntArray
 from viprl.errors import InvalidInputError
-from viprl.prediction.base import BoolArray, FloatArray, Prediction, PromptId
+from viprl.prediction.base import Prediction, PromptId
 from viprl.prediction.baselines import TablePredictor
 from viprl.prediction.confidence import Confidence
-from viprl.prediction.counts import Counts, IntArray
+from viprl.prediction.counts import Counts
 from viprl.prediction.drift import Drift
 from viprl.prediction.features import PromptFeatures
 from viprl.prediction.grid import NODES, LogitGrid

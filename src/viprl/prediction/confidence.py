@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from viprl.prediction.base import FloatArray
+from viprl._arrays import FloatArray
 from viprl.prediction.prompts import BASE_PRIOR, PromptDistribution
 
 SLOPES = np.array([0.0, 0.25, 0.5, 0.75, 1.0, 1.25])

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from viprl._arrays import FloatArray, IntArray
 from viprl.errors import InvalidInputError
-from viprl.prediction.base import FloatArray, PromptId
-
-IntArray = NDArray[np.int64]
+from viprl.prediction.base import PromptId
 
 
 class Counts(NamedTuple):

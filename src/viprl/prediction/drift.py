@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from scipy import linalg, special
 
-from viprl.prediction.base import FloatArray
+from viprl._arrays import FloatArray
 from viprl.prediction.grid import LogitGrid
 
 DEVIATIONS = (0.0, 0.1, 0.2, 0.3, 0.45, 0.7, 1.0)

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from viprl._arrays import FloatArray, IntArray
 from viprl.errors import CheckpointError, InvalidInputError
-from viprl.prediction.base import FloatArray
-from viprl.prediction.counts import IntArray
 from viprl.prediction.lexical import (
     FIT_ROWS,
     inverse_document_frequency,

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 from scipy import linalg, special
 
+from viprl._arrays import FloatArray
 from viprl.errors import InvalidInputError
-from viprl.prediction.base import FloatArray, Prediction, PromptId
+from viprl.prediction.base import Prediction, PromptId
 from viprl.prediction.baselines import TablePredictor
 from viprl.prediction.counts import Counts
 from viprl.prediction.recent import check_embeddings

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import special
 
-from viprl.prediction.base import FloatArray
+from viprl._arrays import FloatArray
 
 NODES = 40
 HALF_WIDTH = 11.0  # logits; prompts that never succeed need nodes far out (p = 1.7e-5)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg, sparse
 
-from viprl.prediction.base import FloatArray
+from viprl._arrays import FloatArray
 
 BUCKETS = 8192
 FIT_ROWS = 8192  # prompts that the decomposition is computed from, evenly spaced

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from viprl.prediction.base import BoolArray, FloatArray
+from viprl._arrays import BoolArray, FloatArray
 
 SHARES = (0.5, 0.8, 0.95, 1.0)
 PRIOR = 1e-6  # of a step being broken

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from viprl.prediction.base import FloatArray
+from viprl._arrays import FloatArray
 from viprl.prediction.grid import LogitGrid
 
 KNOTS = np.array([0.003, 0.05, 0.12, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.88, 0.95, 0.997])

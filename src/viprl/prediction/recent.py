@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import linalg
 
+from viprl._arrays import FloatArray
 from viprl.errors import InvalidInputError
-from viprl.prediction.base import FloatArray, Prediction, PromptId
+from viprl.prediction.base import Prediction, PromptId
 from viprl.prediction.baselines import TablePredictor
 from viprl.prediction.counts import Counts
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import linalg, special
 
-from viprl.prediction.base import FloatArray
+from viprl._arrays import FloatArray
 
 INTERCEPT_PRECISION = 1.0
 PRECISION_MODE, PRECISION_WEIGHT = 3.0, 2.0

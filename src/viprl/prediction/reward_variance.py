@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 from scipy import special
 
+from viprl._arrays import FloatArray, IntArray
 from viprl.errors import InvalidInputError
-from viprl.prediction.base import FloatArray, Prediction, PromptId
+from viprl.prediction.base import Prediction, PromptId
 from viprl.prediction.baselines import TablePredictor
-from viprl.prediction.counts import IntArray, per_prompt
+from viprl.prediction.counts import per_prompt
 from viprl.prediction.features import PromptFeatures
 from viprl.prediction.regression import GroupedRegression, Linear
 

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from viprl.prediction.base import FloatArray
-from viprl.prediction.counts import IntArray
+from viprl._arrays import FloatArray, IntArray
 
 KNOTS = (0.2, 0.5, 0.8)
 EDGE = 0.01

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from viprl.prediction.base import FloatArray
+from viprl._arrays import FloatArray
 
 _NUMBER = re.compile(r"\d+")
 _COMMAND = re.compile(r"\\[a-zA-Z]+")

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from viprl._arrays import BoolArray, IntArray
 from viprl.errors import CheckpointError
-from viprl.prediction.base import BoolArray, PromptId
-from viprl.prediction.counts import Counts, IntArray, check_counts, merge_counts
+from viprl.prediction.base import PromptId
+from viprl.prediction.counts import Counts, check_counts, merge_counts
 from viprl.prediction.ids import PromptIndex
 
 

@@ -11,14 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from viprl._arrays import FloatArray
 from viprl.errors import InvalidInputError
 from viprl.prompts.ids import PromptIdRule, canonical_text, plain_text
 
 logger = logging.getLogger("viprl")
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from viprl._arrays import FloatArray
 from viprl.evaluation.intervals import Interval
-from viprl.replay.worlds.base import FloatArray
 
 RESAMPLES = 2000
 LEVEL = 0.95

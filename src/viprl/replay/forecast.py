@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.special import xlog1py, xlogy
 
+from viprl._arrays import FloatArray
 from viprl.allocation import solve_allocation
 from viprl.errors import InfeasibleBudgetError, InvalidInputError
 from viprl.replay.readers.rates import Rates
-from viprl.replay.worlds.base import FloatArray
 from viprl.variance import SeparableVarianceModel
 
 GRID = 200

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import zipfile
 import zlib
 from pathlib import Path
 
 import numpy as np
 
+from viprl._files import replacing
 from viprl.replay.trace import KINDS, LOSSES, STEP_COLUMNS, Trace
 
 FORMAT = 1
@@ -17,16 +17,13 @@ FORMAT = 1
 
 def save_trace(path: Path, trace: Trace) -> None:
     """Write a finished trace."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     arrays = {f"step/{name}": np.asarray(trace.steps[name]) for name in STEP_COLUMNS}
     arrays |= {f"loss/{kind}/{name}": np.asarray(trace.losses[kind][name]) for kind in KINDS for name in LOSSES}
     arrays["reliability"] = trace.reliability
     arrays |= {f"spending/{phase}": values for phase, values in trace.spending.items()}
     header = json.dumps({"format": FORMAT, "rule": trace.rule, "seed": trace.seed, "phases": trace.phases})
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "wb") as file:
+    with replacing(path) as file:
         np.savez_compressed(file, header=np.array(header), **arrays)  # type: ignore[arg-type]
-    os.replace(temporary, path)
 
 
 def load_trace(path: Path) -> Trace | None:

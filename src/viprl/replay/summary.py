@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from viprl._arrays import FloatArray
 from viprl.errors import InvalidInputError
 from viprl.evaluation.intervals import Interval
 from viprl.replay.bootstrap import PairedBootstrap
@@ -20,7 +21,6 @@ from viprl.replay.lineup import parse_rule
 from viprl.replay.rules import Setting
 from viprl.replay.trace import Trace
 from viprl.replay.worlds import World
-from viprl.replay.worlds.base import FloatArray
 
 VERDICTS = ("better", "worse", "no difference shown")
 

@@ -18,10 +18,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from viprl._arrays import BoolArray, FloatArray, IntArray
 from viprl.allocation import solve_allocation
 from viprl.prediction import Prediction
 from viprl.replay.rules.base import Setting, uniform_sizes
-from viprl.replay.worlds.base import BoolArray, FloatArray, IntArray, Step
+from viprl.replay.worlds.base import Step
 
 CLIP = 1e-3
 BINS = 10

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from html import escape
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from viprl._arrays import FloatArray
 
 WIDE, NARROW = 880, 344
 

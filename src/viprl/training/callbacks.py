@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from viprl._files import write_text
 from viprl.errors import ViprlError
 from viprl.reports.progress import Progress
 from viprl.tasks.heldout import HeldOut
@@ -48,9 +48,7 @@ class MetricsFile:
     def cut_back(self, last_step: int) -> None:
         """Keep the rows up to ``last_step``."""
         rows = [row for row in self.read() if row["step"] <= last_step]
-        temporary = self.path.with_name(f".{self.path.name}.tmp")
-        temporary.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        os.replace(temporary, self.path)
+        write_text(self.path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 class Recorder(TrainerCallback):
@@ -175,11 +173,8 @@ class StopSignal(TrainerCallback):
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write beside the target, then rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    """A mapping as an indented JSON file, whole or not there."""
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
 def read_json(path: Path) -> dict[str, Any]:

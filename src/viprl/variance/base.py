@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from viprl._arrays import FloatArray
 from viprl.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from viprl.prediction.base import Prediction
-
-FloatArray = NDArray[np.float64]
 
 
 class BiasWarning(UserWarning):

@@ -28,8 +28,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
+from viprl._arrays import FloatArray
 from viprl.errors import InvalidInputError
-from viprl.variance.base import BiasWarning, FloatArray, batch_size, check_sizes, is_curve
+from viprl.variance.base import BiasWarning, batch_size, check_sizes, is_curve
 
 if TYPE_CHECKING:
     from viprl.prediction.base import Prediction

@@ -21,8 +21,9 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from viprl._arrays import FloatArray
 from viprl.errors import CheckpointError, InvalidInputError
 from viprl.variance.base import check_sizes, is_curve
 from viprl.variance.outcome_moments_curves import OutcomeCurves
@@ -33,7 +34,6 @@ from viprl.variance.outcome_moments_trust import CANDIDATES, Trust, TrustRecord,
 if TYPE_CHECKING:
     from viprl.prediction.base import Prediction
 
-FloatArray = NDArray[np.float64]
 CONVEX_FROM = {"rloo": 2, "dr_grpo": 4}
 """From here on the curves fall and are convex for all V1 >= 0 and 2 V2 >= V1, which always hold."""
 

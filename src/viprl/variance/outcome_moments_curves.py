@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg, special
 
-FloatArray = NDArray[np.float64]
+from viprl._arrays import FloatArray
 
 GRID = np.linspace(-6.0, 6.0, 25)
 _STEP = float(GRID[1] - GRID[0])

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from viprl._arrays import FloatArray
 
 RULES: tuple[tuple[float, bool], ...] = ((np.inf, False), *((s, j) for s in (1.0, 4.0, 16.0) for j in (False, True)))
 """(strength, one factor for both outcomes)."""

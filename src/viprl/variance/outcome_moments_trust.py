@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from viprl._arrays import FloatArray
 
 BLENDS = (0.0, 0.5, 1.0)
 EXPONENTS = (0.0, 0.5, 1.0)

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
+from viprl._arrays import FloatArray
 from viprl.errors import InvalidInputError
-from viprl.variance.base import BiasWarning, FloatArray, batch_size, check_sizes, is_curve
+from viprl.variance.base import BiasWarning, batch_size, check_sizes, is_curve
 
 if TYPE_CHECKING:
     from viprl.prediction.base import Prediction

@@ -13,11 +13,10 @@ constant factor does not matter to ``OutcomeMoments``, which compares norms.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from viprl._arrays import FloatArray
 from viprl.errors import InvalidInputError
-
-FloatArray = NDArray[np.float64]
 
 AGGREGATIONS = ("sum", "mean")
 _ROUNDING = 1e-3  # log-probabilities computed in low precision may lie a little above zero

@@ -11,12 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from viprl._arrays import FloatArray, IntArray
 from viprl.advantages import group_moments
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 def mean_and_std(values: FloatArray, rows: IntArray, num_groups: int) -> tuple[float, float]:

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate.utils import broadcast_object_list, gather_object
-from numpy.typing import NDArray
 
+from viprl._arrays import FloatArray, IntArray
 from viprl.advantages import advantages_by_row, group_moments
 from viprl.errors import ConfigurationError, InvalidInputError, ViprlError
 from viprl.history import HistoryWriter
@@ -29,9 +29,6 @@ from viprl.integrations.trl import contract, logs, setup, weights
 from viprl.integrations.trl.config import AdaptiveFields
 from viprl.integrations.trl.resumable import ResumableMixin
 from viprl.plan import Plan
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 HISTORY_FOLDER = "history"
 

@@ -10,13 +10,13 @@ Beside the files of transformers lie, in the same checkpoint folder and written 
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from viprl._files import replacing, write_text
 from viprl.errors import CheckpointError
 
 FORMAT = 1
@@ -57,13 +57,7 @@ def save_position(folder: str | Path, *, micro_step: int, window: int, processes
         processes: of the run.
     """
     position = {"format": FORMAT, "micro_step": micro_step, "window": window, "processes": processes}
-    path = Path(folder) / POSITION_FILE
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(position, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    write_text(Path(folder) / POSITION_FILE, json.dumps(position))
 
 
 def load_position(folder: str | Path, *, window: int, processes: int) -> int | None:
@@ -95,13 +89,8 @@ def save_window(
     folder: str | Path, rank: int, buffered: list[dict[str, Any]] | None, extras: dict[str, Any] | None = None
 ) -> None:
     """Write this process's buffered rollouts, and what else the unfinished window needs (tensors and numbers)."""
-    path = _window_path(folder, rank)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "wb") as file:
+    with replacing(_window_path(folder, rank)) as file:
         torch.save({"format": FORMAT, "buffered": buffered, "extras": extras or {}}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
 
 
 def load_window(

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from viprl._arrays import FloatArray
 from viprl.errors import ConfigurationError, InvalidInputError, PlanError, ViprlError
 from viprl.plan import Plan
-
-FloatArray = NDArray[np.float64]
 
 
 class MissingRewardsError(ViprlError, RuntimeError):

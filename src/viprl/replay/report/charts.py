@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from viprl._arrays import FloatArray
 from viprl.replay.summary import Summary
 from viprl.replay.trace import BINS, KINDS
 from viprl.replay.wording import PREDICTOR_LABELS, label
-from viprl.replay.worlds.base import FloatArray
 from viprl.reports.svg import NARROW, WIDE, Axes, Key, figure, legend, number, ticks
 
 MOST_LINES = 5

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import textwrap
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from viprl._files import replacing
 from viprl.errors import MissingDependencyError
 from viprl.replay.report.charts import highlighted
 from viprl.replay.summary import Summary
@@ -39,9 +39,8 @@ def draw_picture(summary: Summary, path: Path) -> Path:
     _series(axes[0, 1], summary, shown)
     _spending(axes[1, 0], summary, shown)
     _cost(axes[1, 1], summary)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    figure.savefig(temporary, dpi=130, format="png")
-    os.replace(temporary, path)
+    with replacing(path) as file:
+        figure.savefig(file, dpi=130, format="png")
     return path
 
 

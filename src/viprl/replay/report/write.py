@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
+from viprl._files import write_text
 from viprl.replay.report.data import report_data
 from viprl.replay.report.page import render_page
 from viprl.replay.report.picture import draw_picture
@@ -19,14 +19,7 @@ def write_report(summary: Summary, folder: str | Path) -> list[Path]:
         MissingDependencyError: matplotlib, for the PNG, is not installed; the other two are then written already.
     """
     root = Path(folder)
-    root.mkdir(parents=True, exist_ok=True)
     data = json.dumps(report_data(summary), indent=1, ensure_ascii=False, allow_nan=False)
-    files = [_replace(root / "report.html", render_page(summary)), _replace(root / "report.json", data)]
-    return [*files, draw_picture(summary, root / "report.png")]
-
-
-def _replace(path: Path, text: str) -> Path:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
-    return path
+    write_text(root / "report.html", render_page(summary))
+    write_text(root / "report.json", data)
+    return [root / "report.html", root / "report.json", draw_picture(summary, root / "report.png")]

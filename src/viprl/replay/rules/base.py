@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from viprl._arrays import FloatArray, IntArray
 from viprl.allocation import Uniform
 from viprl.errors import InvalidInputError
 from viprl.prediction import Prediction, Predictor
-from viprl.replay.worlds.base import FloatArray, IntArray, Step
+from viprl.replay.worlds.base import Step
 from viprl.variance import SeparableVarianceModel
 
 

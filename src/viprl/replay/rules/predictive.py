@@ -7,13 +7,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from viprl._arrays import FloatArray, IntArray
 from viprl.allocation import Policy
 from viprl.allocator import RolloutAllocator
 from viprl.errors import InvalidInputError
 from viprl.plan import Plan
 from viprl.prediction import Prediction, Predictor
 from viprl.replay.rules.base import Rule, Setting, proportional_sizes, uniform_sizes
-from viprl.replay.worlds.base import FloatArray, IntArray, Step
+from viprl.replay.worlds.base import Step
 
 SOURCES = {
     "vip": "Nguyen et al., arXiv 2602.01601 (exact integer solution)",

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from viprl._arrays import FloatArray, IntArray
 from viprl.prediction import Prediction
 from viprl.replay.rules.base import Rule, Setting, proportional_sizes
-from viprl.replay.worlds.base import FloatArray, IntArray, Step
+from viprl.replay.worlds.base import Step
 
 
 def pilot(step: Step, count: int, setting: Setting) -> int:

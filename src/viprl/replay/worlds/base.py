@@ -10,11 +10,8 @@ from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
+from viprl._arrays import BoolArray, FloatArray, IntArray
 
 
 class Step(ABC):

@@ -13,8 +13,9 @@ from typing import Literal
 import numpy as np
 from scipy.special import expit
 
+from viprl._arrays import FloatArray, IntArray
 from viprl.errors import InvalidInputError
-from viprl.replay.worlds.base import FloatArray, IntArray, Step
+from viprl.replay.worlds.base import Step
 from viprl.replay.worlds.simulated import SimulatedStep
 
 EventKind = Literal["solved", "forgotten", "outage", "jump"]

@@ -8,8 +8,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from viprl._arrays import FloatArray, IntArray
 from viprl.errors import InvalidInputError
-from viprl.replay.worlds.base import FloatArray, IntArray, Step
+from viprl.replay.worlds.base import Step
 from viprl.replay.worlds.simulated import SimulatedStep
 
 

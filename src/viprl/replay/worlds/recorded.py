@@ -15,9 +15,10 @@ from collections.abc import Iterator
 import numpy as np
 from scipy.special import betaln
 
+from viprl._arrays import BoolArray, FloatArray, IntArray
 from viprl.errors import InvalidInputError
 from viprl.replay.log import VisitLog, hindsight
-from viprl.replay.worlds.base import BoolArray, FloatArray, IntArray, Step
+from viprl.replay.worlds.base import Step
 
 KEPT_FOR_SCORING = 2
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from viprl.replay.worlds.base import BoolArray, FloatArray, IntArray, Step
+from viprl._arrays import BoolArray, FloatArray, IntArray
+from viprl.replay.worlds.base import Step
 
 Further = Callable[[int], tuple[IntArray, FloatArray]]
 

@@ -11,15 +11,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from viprl._arrays import FloatArray
 from viprl.evaluation import Interval, bootstrap_interval, paired_bootstrap_interval
 from viprl.history import parts, read_part
 from viprl.integrations.trl.mixin import HISTORY_FOLDER
 from viprl.training.run import Run
 from viprl.variance import RLOO, DrGRPO
 
-FloatArray = NDArray[np.float64]
 OVERHEAD = "viprl/overhead_seconds"
 
 

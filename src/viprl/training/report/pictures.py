@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from viprl._arrays import FloatArray
 from viprl.training.report.collect import RunData, sample_variance, variance_ratios
 from viprl.training.report.style import DASHES, Theme
-
-FloatArray = NDArray[np.float64]
 
 GREEDY_ALPHA = 0.45  # greedy curves are the faint ones
 

@@ -1,0 +1,39 @@
+"""Files that are whole or not there."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO[Any]]:
+    """A file to write that takes ``path``'s place once the block has ended: until then, and where the block raises,
+    a reader finds what was there before.
+
+    Args:
+        path: where the file will lie; its folder is created. The temporary file lies beside it, hidden.
+        mode: "wb", or "w" for UTF-8 text.
+    """
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        with open(temporary, mode, encoding=None if "b" in mode else "utf-8") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write a text file; see ``replacing``."""
+    with replacing(path, "w") as file:
+        file.write(text)
