@@ -16,7 +16,7 @@ PROMPTS = PromptSet(IDS, texts=[f"What is {i} + {i * 7}?" for i in range(12)])
 
 @pytest.mark.parametrize("predictor", registry.names("predictor"))
 @pytest.mark.parametrize("policy", registry.names("policy"))
-@pytest.mark.parametrize("estimator", ["rloo", "dr_grpo"])
+@pytest.mark.parametrize("estimator", registry.names("estimator"))
 def test_every_combination_runs(predictor: str, policy: str, estimator: str) -> None:
     needs = registry.find("predictor", predictor).needs
     settings = AllocationSettings(

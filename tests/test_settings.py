@@ -26,8 +26,6 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
     ),
     "learned with relaxed": ({"variance": "learned", "policy": "relaxed"}, "policy='relaxed' cannot solve"),
     "learned with a success of its own": ({"variance": "learned", "success_reward": "accuracy"}, "takes the success"),
-    "relaxed with grpo": ({"policy": "relaxed", "estimator": "grpo"}, "policy='relaxed' solves the curves"),
-    "real rewards with grpo": ({"predictor": "reward_variance", "estimator": "grpo"}, "success_reward"),
     "real rewards with a success": ({"predictor": "reward_variance", "success_reward": "accuracy"}, "knows no success"),
     "bounds": ({"min_group_size": 9, "max_group_size": 8}, "min_group_size <= max_group_size must hold"),
     "bound of zero": ({"min_group_size": 0}, "`min_group_size` must be a positive integer"),

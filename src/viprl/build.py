@@ -12,7 +12,7 @@ from viprl.allocator import RolloutAllocator
 from viprl.errors import ConfigurationError
 from viprl.prompts.prompt_set import PromptSet
 from viprl.settings import AllocationSettings
-from viprl.variance import GRPO, OutcomeMoments, VarianceModel
+from viprl.variance import OutcomeMoments, VarianceModel
 
 logger = logging.getLogger("viprl")
 
@@ -26,7 +26,6 @@ def build_allocator(
     *,
     predictor: Any = None,
     policy: Any = None,
-    epsilon: float | None = None,
     not_learnable: str | None = OWN_LOOP,
 ) -> RolloutAllocator:
     """The allocator that the settings describe.
@@ -35,7 +34,6 @@ def build_allocator(
         prompts: the known prompts; None where they become known as they come.
         settings: ``AllocationSettings()`` by default.
         predictor, policy: objects instead of the settings' names.
-        epsilon: what the trainer adds to the standard deviation of std-normalised GRPO.
         not_learnable: why the trainer gives no gradient norms, for ``variance="auto"``; None where it gives them.
 
     Raises:
@@ -62,7 +60,7 @@ def build_allocator(
     )
     return RolloutAllocator(
         build_predictor(prompts, settings) if predictor is None else predictor,
-        build_variance(settings, epsilon=epsilon, not_learnable=not_learnable),
+        build_variance(settings, not_learnable=not_learnable),
         min_group_size=low,
         max_group_size=max(low, high),
         policy=build_policy(settings.policy) if policy is None else policy,
@@ -77,9 +75,7 @@ def build_policy(name: str) -> Any:
     return registry.find("policy", name).load()()
 
 
-def build_variance(
-    settings: AllocationSettings, *, epsilon: float | None = None, not_learnable: str | None = OWN_LOOP
-) -> VarianceModel:
+def build_variance(settings: AllocationSettings, *, not_learnable: str | None = OWN_LOOP) -> VarianceModel:
     """The variance model of the settings' estimator; ``variance="auto"`` is decided here and said once in the log."""
     estimator = settings.estimator or "rloo"
     learned = settings.variance == "learned"
@@ -89,8 +85,6 @@ def build_variance(
         logger.info("variance='auto' is %s", "'learned'" if learned else f"'formula': a learned one {reason}")
     if learned:
         return OutcomeMoments(estimator=estimator)
-    if estimator == "grpo":
-        return GRPO(ddof=1, **({} if epsilon is None else {"epsilon": epsilon}))
     model: VarianceModel = registry.find("estimator", estimator).load()()
     return model
 

@@ -104,7 +104,7 @@ _ENTRIES: dict[Kind, tuple[Entry, ...]] = {
     "estimator": (
         Entry("rloo", "viprl.variance:RLOO", "reward minus the mean of the group's other rewards"),
         Entry("dr_grpo", "viprl.variance:DrGRPO", "reward minus the group's mean"),
-        Entry("grpo", "viprl.variance:GRPO", "reward minus the group's mean, over its standard deviation"),
+        Entry("grpo", "viprl.variance:RelativeGRPO", "reward minus the group's mean, over its standard deviation"),
     ),
 }
 

@@ -234,19 +234,8 @@ class AllocationSettings:
                         f"predictor={entry.name!r} knows no success, so `{name}` must be None, but got "
                         f"{getattr(self, name)!r}; predictor='calibrated' learns successes"
                     )
-            if self.estimator == "grpo" and self.policy != "uniform":
-                raise ConfigurationError(
-                    f"predictor={entry.name!r} predicts variances, which grpo divides out, so estimator 'rloo' or "
-                    f"'dr_grpo' must be used, but got estimator='grpo', policy={self.policy!r}; or name the success "
-                    "(success_reward), or use policy='uniform'"
-                )
 
     def _check_variance(self) -> None:
-        if self.policy == "relaxed" and self.estimator == "grpo":
-            raise ConfigurationError(
-                "policy='relaxed' solves the curves of rloo and dr_grpo alone, but got estimator='grpo'; use "
-                "policy='vip'"
-            )
         reason = self.not_learnable()
         if self.variance == "learned" and reason is not None:
             raise ConfigurationError(f"variance='learned' {reason}; use variance='formula' or 'auto'")

@@ -17,7 +17,7 @@ from viprl.prediction import (
     Ridge,
 )
 from viprl.testing import PolicyConformance, PredictorConformance, SolverConformance, VarianceModelConformance
-from viprl.variance import GRPO, RLOO, DrGRPO
+from viprl.variance import GRPO, RLOO, DrGRPO, RelativeGRPO
 
 EMBEDDINGS = np.random.default_rng(5).normal(size=(24, 6)).astype(np.float32)
 
@@ -101,7 +101,12 @@ class TestGRPO(VarianceModelConformance):
         return GRPO(**self.settings)
 
 
-MODELS = {"rloo": RLOO(), "dr_grpo": DrGRPO(), "grpo": GRPO()}
+class TestRelativeGRPO(VarianceModelConformance):
+    def make(self):
+        return RelativeGRPO()
+
+
+MODELS = {"rloo": RLOO(), "dr_grpo": DrGRPO(), "grpo": RelativeGRPO(), "grpo's own": GRPO()}
 
 
 @pytest.mark.parametrize("model_name", MODELS)

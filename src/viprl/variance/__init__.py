@@ -5,7 +5,7 @@ the variance of a rollout's score). The solver multiplies it by per-prompt scale
 """
 
 from viprl.variance.base import BiasWarning, SeparableVarianceModel, VarianceModel
-from viprl.variance.grpo import GRPO
+from viprl.variance.grpo import GRPO, RelativeGRPO
 from viprl.variance.outcome_moments import OutcomeMoments
 from viprl.variance.separable import RLOO, DrGRPO, SeparableVariance
 
@@ -15,6 +15,7 @@ __all__ = [
     "BiasWarning",
     "DrGRPO",
     "OutcomeMoments",
+    "RelativeGRPO",
     "SeparableVariance",
     "SeparableVarianceModel",
     "VarianceModel",

@@ -64,7 +64,7 @@ def variance_ratios(history: pd.DataFrame, estimator: str) -> pd.DataFrame:
     """Gradient variance relative to equal groups, by step: columns predicted and realised.
 
     Both are ratios of sums over the prompts of a f(n_q) and a f(C/B), a predicted before the step or estimated from
-    its rollouts. GRPO's own curve is no product, so its rows are given by RLOO's factor.
+    its rollouts. GRPO is allocated by RLOO's factor.
     """
     factor = _factor(estimator)
     table = pd.DataFrame(
