@@ -30,6 +30,7 @@ ALLOWED = {
     "errors": set(),
     "_arrays": set(),
     "_files": set(),
+    "_tables": set(),
     "registry": set(),
     "settings": {"registry"},
     "checkpoint": set(),

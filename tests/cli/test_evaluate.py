@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 
 import pytest
@@ -49,11 +50,63 @@ def test_table_and_errors(capsys, file):
         ([], "give either a file of completions or --model"),
         ([str(file), "--k", "4"], "k <= n must hold"),
         (["absent.jsonl"], "absent.jsonl"),
+        ([str(file), "--k", "a"], "--k must be whole numbers >= 1, comma-separated, but got 'a'"),
+        ([str(file), "--k", "0"], "--k must be whole numbers >= 1"),
+        ([str(file), "--k=-1"], "--k must be whole numbers >= 1"),
+        ([str(file), "--k", "1,,2"], "--k must be whole numbers >= 1"),
+        ([str(file), "--k", "2.5"], "--k must be whole numbers >= 1"),
+        ([str(file), "--k", ""], "--k must be whole numbers >= 1"),
+        ([str(file), "--retrieval-k", "0"], "--retrieval-k >= 1 must hold, but got 0"),
+        ([str(file), "--seed=-1"], "--seed >= 0 must hold"),
+        ([str(file), "--columns", "completions=completion"], "--columns must map"),
+        ([str(file), "--columns", "gold=goal"], "gold=goal is none"),
+        (["--model", "tiny", "--task", "arithmetic", "--samples", "0"], "--samples >= 1 must hold"),
+        (["--model", "tiny", "--task", "arithmetic", "--save", "no/such/folder.jsonl"], "--save needs a folder"),
         (["--model", "tiny"], "--model needs --task"),
         (["--model", "tiny", "--task", "arithmetic", "--set", "x"], "--set must be NAME=VALUE"),
     ):
         assert main(["evaluate", *arguments]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_boxed_completions_are_graded_as_mathematics_by_default(capsys, tmp_path):
+    pytest.importorskip("math_verify")
+    path = tmp_path / "boxed.jsonl"
+    rows = [
+        {"id": p, "completion": f"so \\boxed{{{p}{'' if s else '.0'}}}", "gold": str(p)}
+        for p in range(3)
+        for s in range(2)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["evaluate", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "as mathematics (--grader math, chosen from the data)" in out
+    assert ["mean@2", "1.0000"] in [line.split()[:2] for line in out.splitlines()]
+    assert main(["evaluate", str(path), "--grader", "exact"]) == 0
+    assert "note: 0 of 6 completions match their gold answer; --grader math" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("c.jsonl.gz", gzip.compress(b'{"id": 1, "score": 1}\n' * 99)[:-9], "must be a whole gzip file"),
+        ("c.jsonl", b'{"id": 1, "score": 1}\n{"id": "\xe9", "score": 1}\n', "c.jsonl, line 2: must be UTF-8"),
+        ("c.csv", b"id,score\n\xe9,1\n", "c.csv, line 2: must be UTF-8"),
+        ("c.parquet", b"PAR1 no PAR1", "must be a whole parquet file"),
+    ],
+)
+def test_damaged_files_are_one_line(capsys, tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    assert main(["evaluate", str(tmp_path / name)]) == 2
+    error = capsys.readouterr().err
+    assert message in error and name in error and error.count("\n") == 1
+
+
+def test_byte_order_marks_and_cells_of_any_size(capsys, tmp_path):
+    (tmp_path / "c.csv").write_bytes(b"\xef\xbb\xbfid,completion,score\n007," + b"x" * 200_000 + b",1\n")
+    assert measures(capsys, tmp_path / "c.csv")["mean@1"] == 1.0
+    (tmp_path / "c.jsonl").write_bytes(b'\xef\xbb\xbf{"id": 1, "score": 1}\n')
+    assert measures(capsys, tmp_path / "c.jsonl")["mean@1"] == 1.0
 
 
 @pytest.mark.slow

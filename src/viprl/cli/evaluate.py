@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from viprl.cli.replay import columns_argument
 from viprl.errors import ConfigurationError, MissingDependencyError
-from viprl.evaluation.completions import Problem, gather, read_completions
+from viprl.evaluation.completions import NAMES, Completions, gather, read_completions
+from viprl.evaluation.graders import GRADERS, choose_grader
 from viprl.evaluation.measure import measure
 from viprl.evaluation.recording import RecordedTask
 from viprl.tasks.search import command as search
@@ -21,17 +21,23 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "evaluate",
         help="Pass@k, Mean@k, Maj@k, EM, F1, retrieval scores with intervals",
-        description="Measures of completions in a file (JSONL or parquet, one a row), or of a model on a task.",
+        description="Measures of completions in a file (JSONL, CSV or parquet, one a row), or of a model on a task.",
     )
     parser.add_argument("file", nargs="?", help="completions: id or problem, completion, and correct or gold answers")
     parser.add_argument("--gold", help="file with the problems' gold answers")
-    parser.add_argument("--columns", help="names in your files: id=...,completion=...,correct=...,gold=...")
+    parser.add_argument("--columns", help=f"names in your files: {', '.join(NAMES)}, as id=...,completion=...")
     parser.add_argument(
         "--grader",
-        choices=["exact", "final", "math"],
-        default="exact",
-        help="the answer is the whole completion (exact), or its last 'Answer:' line or \\boxed{}; compared as text "
-        "(exact, final) or as mathematics (math)",
+        choices=GRADERS,
+        help="the marks that the file has (recorded), or the answers against gold answers: the whole completion as "
+        "text (exact), its last 'Answer:' line or \\boxed{} as text (final) or as mathematics (math); by default "
+        "recorded where there are marks, else chosen from the data and said",
+    )
+    parser.add_argument(
+        "--missing",
+        choices=["left-out", "wrong"],
+        default="left-out",
+        help="completions without a recorded mark are left out (default) or count as wrong",
     )
     parser.add_argument("--k", help="for Pass@k, Mean@k, Maj@k, comma-separated; default 1 and all completions")
     parser.add_argument("--retrieval-k", type=int, default=5, help="cut of the retrieval scores")
@@ -49,19 +55,23 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run_evaluate(args: argparse.Namespace) -> int:
+    for option, least in (("retrieval_k", 1), ("samples", 1), ("batch_size", 1), ("seed", 0)):
+        if getattr(args, option) < least:
+            name = "--" + option.replace("_", "-")
+            raise ConfigurationError(f"{name} >= {least} must hold, but got {getattr(args, option)}")
     if args.task in search.TASKS:
         return search.run(args)
-    ks = [int(k) for k in args.k.split(",")] if args.k else []
+    ks = _ks(args.k)
     if (args.file is None) == (args.model is None):
         raise ConfigurationError("give either a file of completions or --model with --task")
-    problems = _generate(args) if args.model else read_completions(
+    found = _generate(args) if args.model else read_completions(
         args.file, columns=columns_argument(args.columns), gold=args.gold
     )  # fmt: skip
-    extract, grade, close = _grader(args.grader)
+    grader = choose_grader(found, args.grader, missing_wrong=args.missing == "wrong")
     try:
-        result = measure(problems, ks=ks, extract=extract, grade=grade, retrieval_k=args.retrieval_k, seed=args.seed)
+        result = measure(found, grader=grader, ks=ks, retrieval_k=args.retrieval_k, seed=args.seed)
     finally:
-        close()
+        grader.close()
     if args.json:
         plain = {name: asdict(value) for name, value in result.measures.items()}
         print(json.dumps({**asdict(result), "measures": plain}, indent=1))
@@ -70,22 +80,20 @@ def run_evaluate(args: argparse.Namespace) -> int:
     return 0
 
 
-def _grader(name: str) -> tuple[Any, Any, Any]:
-    """(extract, grade, close) of a grader's name."""
-    if name == "exact":
-        return None, None, lambda: None
-    from viprl.tasks.math_grader import MathGrader, final_answer
-
-    if name == "final":
-        return final_answer, None, lambda: None
-    grader = MathGrader()
-    return final_answer, grader.grade, grader.close
+def _ks(text: str | None) -> list[int]:
+    """The numbers of ``--k``."""
+    parts = [] if text is None else [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and int(part) >= 1 for part in parts):
+        raise ConfigurationError(f"--k must be whole numbers >= 1, comma-separated, but got {text!r}")
+    return [int(part) for part in parts]
 
 
-def _generate(args: argparse.Namespace) -> Sequence[Problem]:
+def _generate(args: argparse.Namespace) -> Completions:
     """Problems with completions of ``--model`` on the held-out prompts of ``--task``."""
     if args.task is None:
         raise ConfigurationError("--model needs --task")
+    if args.save and not Path(args.save).absolute().parent.is_dir():
+        raise ConfigurationError(f"--save needs a folder that exists, but got {args.save}")
     try:
         from viprl.tasks import evaluate_heldout, make_task
         from viprl.tasks.models import load_model
@@ -107,7 +115,7 @@ def _generate(args: argparse.Namespace) -> Sequence[Problem]:
         lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in sampled)
         Path(args.save).write_text(lines, encoding="utf-8")
     print(f"greedy success rate {held_out.greedy_rate:.4f}")
-    return gather(enumerate(sampled, start=1), columns={"correct": "correct", "completion": "completion"})
+    return gather(enumerate(sampled, start=1))
 
 
 def _literal(text: str) -> Any:

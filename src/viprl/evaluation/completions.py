@@ -6,24 +6,27 @@ answers. Gold answers may also come from a second file. verl's dumps (input, out
 
 from __future__ import annotations
 
-import json
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from viprl.errors import InvalidInputError, MissingDependencyError
-from viprl.prompts.ids import content_hash
+from viprl._tables import id_text, number, read_rows
+from viprl.errors import ConfigurationError, InvalidInputError
+from viprl.prompts.ids import content_hash, plain_text
 
-DEFAULTS: dict[str, tuple[str, ...]] = {
+NAMES: dict[str, tuple[str, ...]] = {
     "id": ("prompt_id", "id", "problem_id"),
     "problem": ("problem", "question", "prompt", "input"),
     "completion": ("completion", "output", "response", "prediction"),
+    "extracted": ("extracted_answer", "extracted", "pred"),
     "correct": ("correct", "score", "reward"),
     "gold": ("gold", "answers", "answer", "gts"),
     "retrieved": ("retrieved",),
     "supporting": ("supporting",),
 }
+_TRUTH = {"true": 1.0, "false": 0.0}
 
 
 @dataclass
@@ -33,6 +36,7 @@ class Problem:
     Attributes:
         id: stable id, or a hash of the problem's text.
         completions: texts; None where the row has none.
+        extracted: the answer that the file itself gives of each completion; None where it gives none.
         correct: in [0, 1]; None where the file does not say.
         gold: acceptable answers; empty where the file does not say.
         retrieved: ids of the passages found, of each completion; None where the file does not say.
@@ -41,132 +45,177 @@ class Problem:
 
     id: str
     completions: list[str | None] = field(default_factory=list)
+    extracted: list[str | None] = field(default_factory=list)
     correct: list[float | None] = field(default_factory=list)
     gold: list[str] = field(default_factory=list)
     retrieved: list[list[str] | None] = field(default_factory=list)
     supporting: list[str] = field(default_factory=list)
 
 
+@dataclass
+class Completions:
+    """What a file holds.
+
+    Attributes:
+        problems: in the order of their first row.
+        columns: id, problem, completion, extracted, correct, gold, retrieved, supporting -> the column that was read,
+            the same for every row; absent where the file has none.
+        notes: what was found on the way, in sentences.
+    """
+
+    problems: list[Problem]
+    columns: dict[str, str]
+    notes: list[str] = field(default_factory=list)
+
+
 def read_completions(
     path: str | Path, *, columns: Mapping[str, str] | None = None, gold: str | Path | None = None
-) -> list[Problem]:
-    """Problems of a JSONL or parquet file.
+) -> Completions:
+    """Problems of a JSONL, CSV, TSV or parquet file.
 
     Args:
         path: the completions.
-        columns: id, problem, completion, correct, gold, retrieved, supporting -> column name; other names are guessed.
+        columns: id, problem, completion, ... (the keys of ``NAMES``) -> column name; other names are guessed.
         gold: a file with the problems' ids (or texts) and gold answers.
 
     Raises:
-        InvalidInputError: a malformed row (with its number), rows without identity, a problem without a gold answer in
-            ``gold``.
+        ConfigurationError: ``columns`` has an unknown key, or names a column that the file lacks.
+        InvalidInputError: a damaged file, a malformed row (with its number), rows without identity, a problem without
+            a gold answer in ``gold``.
     """
-    problems = gather(_rows(Path(path)), columns=columns, source=str(path))
+    own = {what: name for what, name in (columns or {}).items() if gold is None or what != "gold"}
+    found = gather(read_rows(path), columns=own, source=str(path))
     if gold is not None:
-        _add_gold(problems, Path(gold), columns or {})
-    return problems
+        answers = _gold_answers(Path(gold), columns or {})
+        for problem in found.problems:
+            if problem.id not in answers:
+                raise InvalidInputError(f"every problem needs a gold answer in {gold}, but {problem.id!r} has none")
+            problem.gold = answers[problem.id]
+    return found
 
 
 def gather(
     rows: Iterable[tuple[int, Mapping[str, Any]]], *, columns: Mapping[str, str] | None = None, source: str = "rows"
-) -> list[Problem]:
-    """Problems of (row number, row) pairs."""
-    problems: dict[str, Problem] = {}
-    for number, row in rows:
-        names = {what: _column(row, what, columns or {}) for what in DEFAULTS}
-        problem_id = _identity(row, names, source, number)
-        problem = problems.setdefault(problem_id, Problem(problem_id))
-        text = None if names["completion"] is None else row[names["completion"]]
-        problem.completions.append(_text(text, source, number))
-        problem.correct.append(_correct(None if names["correct"] is None else row[names["correct"]], source, number))
-        problem.gold = problem.gold or _strings(None if names["gold"] is None else row[names["gold"]])
-        found = None if names["retrieved"] is None else row[names["retrieved"]]
-        problem.retrieved.append(None if found is None else _strings(found))
-        problem.supporting = problem.supporting or _strings(
-            None if names["supporting"] is None else row[names["supporting"]]
-        )
-    if not problems:
+) -> Completions:
+    """Problems of (row number, row) pairs; see ``read_completions``."""
+    table = list(rows)
+    if not table:
         raise InvalidInputError(f"{source} must have at least one completion, but has none")
-    return list(problems.values())
-
-
-def _add_gold(problems: Sequence[Problem], path: Path, columns: Mapping[str, str]) -> None:
-    answers: dict[str, list[str]] = {}
-    for number, row in _rows(path):
-        names = {what: _column(row, what, columns) for what in ("id", "problem", "gold")}
-        if names["gold"] is None:
-            raise InvalidInputError(f"{path}, row {number} must have a gold answer, but has only {sorted(row)}")
-        for name in (names["id"], names["problem"]):
-            if name is not None and row[name] is not None:
-                key = str(row[name]) if name == names["id"] else content_hash(str(row[name]))
-                answers.setdefault(key, _strings(row[names["gold"]]))
-    for problem in problems:
-        if problem.id not in answers:
-            raise InvalidInputError(f"every problem needs a gold answer in {path}, but {problem.id!r} has none")
-        problem.gold = answers[problem.id]
-
-
-def _rows(path: Path) -> Iterable[tuple[int, dict[str, Any]]]:
-    if path.suffix == ".parquet":
+    names = _chosen(table, columns or {}, source)
+    problems: dict[str, Problem] = {}
+    texts: dict[str, set[str]] = defaultdict(set)
+    without_id = other_gold = 0
+    for row_number, row in table:
+        cell = {what: row.get(name) for what, name in names.items()}
         try:
-            import pandas as pd
-        except ImportError as error:
-            raise MissingDependencyError("reading parquet needs pandas: pip install 'viprl[report]'") from error
-        yield from enumerate(pd.read_parquet(path).to_dict("records"), start=1)
-        return
-    with open(path, encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise InvalidInputError(f"{path}, line {number} must be JSON, but {error.msg}") from error
-            if not isinstance(row, dict):
-                raise InvalidInputError(f"{path}, line {number} must be a JSON object, but is {type(row).__name__}")
-            yield number, row
+            named, text = _identities(cell)
+            if named is None and text is None:
+                raise InvalidInputError(
+                    f"must name its problem (one of {NAMES['id']} or {NAMES['problem']}), but has only {sorted(row)}"
+                )
+            problem_id = named or str(text)
+            problem = problems.setdefault(problem_id, Problem(problem_id))
+            if text is not None:
+                texts[problem_id].add(text)
+            without_id += named is None and "id" in names
+            gold = _strings(cell.get("gold"))
+            other_gold += bool(problem.gold and gold and problem.gold != gold)
+            problem.gold = problem.gold or gold
+            problem.completions.append(_text(cell.get("completion")))
+            problem.extracted.append(next(iter(_strings(cell.get("extracted"))), None))
+            problem.correct.append(_correct(cell.get("correct")))
+            problem.retrieved.append(None if cell.get("retrieved") is None else _strings(cell["retrieved"]))
+            problem.supporting = problem.supporting or _strings(cell.get("supporting"))
+        except InvalidInputError as error:
+            raise InvalidInputError(f"{source}, row {row_number}: {error}") from error
+    result = Completions(list(problems.values()), names)
+    several = sum(len(found) > 1 for found in texts.values())
+    repeated = len(texts) - len(set().union(*texts.values())) if texts and not several else 0
+    for count, sentence in (
+        (without_id, "rows have no id and go by the text of their problem"),
+        (several, "ids name several different problems; --columns id=NAME names another column"),
+        (repeated, "problems repeat the text of another under an id of their own"),
+        (other_gold, "rows have other gold answers than the first row of their problem, whose answers count"),
+    ):
+        if count:
+            result.notes.append(f"{count:,} {sentence}")
+    return result
 
 
-def _column(row: Mapping[str, Any], what: str, columns: Mapping[str, str]) -> str | None:
-    if what in columns:
-        return columns[what] if columns[what] in row else None
-    return next((name for name in DEFAULTS[what] if name in row), None)
+def _chosen(table: Sequence[tuple[int, Mapping[str, Any]]], columns: Mapping[str, str], source: str) -> dict[str, str]:
+    """The column of each thing, one for all rows; of the guesses the first that has a value, else the first there."""
+    unknown = sorted(set(columns) - set(NAMES))
+    if unknown:
+        raise ConfigurationError(f"--columns must map {', '.join(NAMES)} to columns, but got {', '.join(unknown)}")
+    present = list(dict.fromkeys(name for _, row in table for name in row))
+    filled = {name for _, row in table for name, value in row.items() if value is not None and value == value}
+    chosen = {}
+    for what, guesses in NAMES.items():
+        if what in columns and columns[what] not in present:
+            raise ConfigurationError(
+                f"--columns must name columns of {source}, but {what}={columns[what]} is none; it has {present}"
+            )
+        candidates = [name for name in ([columns[what]] if what in columns else guesses) if name in present]
+        if candidates:
+            chosen[what] = next((name for name in candidates if name in filled), candidates[0])
+    return chosen
 
 
-def _identity(row: Mapping[str, Any], names: Mapping[str, str | None], source: str, number: int) -> str:
-    name = names["id"]
-    if name is not None and row[name] is not None:
-        return str(row[name])
-    name = names["problem"]
-    if name is not None and row[name] is not None:
-        return content_hash(row[name])
+def _gold_answers(path: Path, columns: Mapping[str, str]) -> dict[str, list[str]]:
+    """Gold answers by id and by the hash of the problem's text."""
+    table = list(read_rows(path))
+    present = {name for _, row in table for name in row}
+    known = {what: columns[what] for what in ("id", "problem") if columns.get(what) in present}
+    if "gold" in columns:
+        known["gold"] = columns["gold"]
+    names = _chosen(table, known, str(path))
+    answers: dict[str, list[str]] = {}
+    for row_number, row in table:
+        cell = {what: row.get(name) for what, name in names.items()}
+        gold = _strings(cell.get("gold"))
+        if not gold:
+            raise InvalidInputError(f"{path}, row {row_number} must have a gold answer, but has only {sorted(row)}")
+        for key in _identities(cell):
+            if key is not None and answers.setdefault(key, gold) != gold:
+                raise InvalidInputError(f"{path}, row {row_number}: the problem {key!r} has other gold answers above")
+    return answers
+
+
+def _identities(cell: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """(id, hash of the problem's text), each None where the row has none."""
+    problem = cell.get("problem")
+    absent = problem is None or problem == "" or problem != problem
+    return id_text(cell.get("id")), None if absent else content_hash(problem)
+
+
+def _text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, float) and value != value:
+        return None
+    if isinstance(value, list) and value and all(isinstance(message, Mapping) for message in value):
+        said = [message for message in value if message.get("role") == "assistant"] or value
+        return plain_text(said[-1:])
+    raise InvalidInputError(f"a completion must be text or chat messages, but is {type(value).__name__}")
+
+
+def _correct(value: Any) -> float | None:
+    try:
+        mark = _TRUTH[value.lower()] if isinstance(value, str) and value.lower() in _TRUTH else number(value)
+    except ValueError:
+        mark = float("inf")
+    if mark != mark:
+        return None
+    if mark == -1 or 0 <= mark <= 1:
+        return max(mark, 0.0)
     raise InvalidInputError(
-        f"{source}, row {number} must name its problem (one of {DEFAULTS['id']} or {DEFAULTS['problem']}), "
-        f"but has only {sorted(row)}"
+        f"correctness must be in [0, 1] or -1, but is {value!r}; --columns correct=NAME names another column"
     )
 
 
-def _text(value: Any, source: str, number: int) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, Sequence) and value and isinstance(value[-1], Mapping):  # chat messages
-        return str(value[-1].get("content") or "")
-    raise InvalidInputError(f"{source}, row {number}: a completion must be text, but is {type(value).__name__}")
-
-
-def _correct(value: Any, source: str, number: int) -> float | None:
-    if value is None or value != value:
-        return None
-    if isinstance(value, bool | int | float) and value in (-1, 0, 1):
-        return max(float(value), 0.0)
-    if isinstance(value, int | float) and 0 <= value <= 1:
-        return float(value)
-    raise InvalidInputError(f"{source}, row {number}: correctness must be in [0, 1] or -1, but is {value!r}")
-
-
 def _strings(value: Any) -> list[str]:
-    if value is None:
-        return []
-    if isinstance(value, str | int | float | bool):
-        return [str(value)]
-    return [str(item) for item in value]
+    """A value or a list of values as texts, without missing ones."""
+    if isinstance(value, Mapping):
+        raise InvalidInputError(f"answers and passages must be text or lists of text, but got {sorted(value)}")
+    found = (id_text(item) for item in (value if isinstance(value, list | tuple) else [value]))
+    return [text for text in found if text is not None]

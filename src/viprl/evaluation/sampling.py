@@ -55,19 +55,24 @@ def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> FloatArray | float:
 
 
 def mean_at_k(correct: Sequence[bool | float], k: int) -> float:
-    """Average correctness of the first k completions of one problem (AIME's Mean@32, "avg@k").
+    """Expected average correctness of k completions of one problem (AIME's Mean@32, "avg@k").
+
+    The expectation over the k-subsets is the average of all n completions, whatever k is; so all of them are used.
 
     Args:
-        correct: one number in [0, 1] (or a bool) for each completion, in the order sampled.
-        k: completions used, 1 <= k <= len(correct).
+        correct: one number in [0, 1] (or a bool) for each completion.
+        k: completions drawn, 1 <= k <= len(correct).
+
+    >>> mean_at_k([1, 1, 0, 0], 1)
+    0.5
     """
     values = np.asarray(correct, dtype=np.float64)
     if values.ndim != 1:
         raise InvalidInputError(f"`correct` must be one-dimensional, but got shape {values.shape}")
-    size = _draw_size(k, np.array([len(values)]))
+    _draw_size(k, np.array([len(values)]))
     if not (np.isfinite(values).all() and values.min() >= 0 and values.max() <= 1):
         raise InvalidInputError("every entry of `correct` must lie in [0, 1]")
-    return float(values[:size].mean())
+    return float(values.mean())
 
 
 def maj_at_k(
