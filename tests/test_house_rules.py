@@ -13,7 +13,7 @@ import pytest
 
 SRC = Path(__file__).resolve().parents[1] / "src" / "viprl"
 
-COMMON = {"errors", "_arrays", "_files"}  # what every room may import
+COMMON = {"errors", "_arrays", "_files", "_tables"}  # what every room may import
 # a folder (or top-level module) -> what it may import of viprl at run time beside the common modules
 STEPS = {"prediction", "variance", "allocation"}
 CORE = STEPS | {
