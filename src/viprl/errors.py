@@ -13,7 +13,7 @@ class ConfigurationError(InvalidInputError):
     """Settings that contradict each other or that a trainer cannot honour."""
 
 
-class InfeasibleBudgetError(InvalidInputError):
+class InfeasibleBudgetError(ConfigurationError):
     """No group sizes within the bounds add up to the budget."""
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from viprl import registry
-from viprl.errors import ConfigurationError
+from viprl.errors import ConfigurationError, InfeasibleBudgetError
 
 PROMPT_WEIGHTINGS = ("equal", "rollout")
 
@@ -130,7 +130,8 @@ class AllocationSettings:
         L is by default min(3, C // B), U is 4 C / B.
 
         Raises:
-            ConfigurationError: ``budget`` says something else, or B L <= C <= B U does not hold.
+            ConfigurationError: ``budget`` says something else.
+            InfeasibleBudgetError: B L <= C <= B U does not hold.
         """
         if self.budget is not None and self.budget != budget:
             raise ConfigurationError(
@@ -139,7 +140,7 @@ class AllocationSettings:
         low = max(1, min(3, budget // max(prompts, 1))) if self.min_group_size is None else self.min_group_size
         high = max(low, math.ceil(4 * budget / max(prompts, 1))) if self.max_group_size is None else self.max_group_size
         if not (prompts >= 1 and low <= high and prompts * low <= budget <= prompts * high):
-            raise ConfigurationError(
+            raise InfeasibleBudgetError(
                 "min_group_size <= budget / prompts <= max_group_size must hold, but got "
                 f"min_group_size={low}, budget / prompts = {budget} / {prompts}, max_group_size={high}"
             )

@@ -67,10 +67,14 @@ def test_unknown_keys_name_the_nearest_valid_one(write_config, override, nearest
     ("override", "rule"),
     [
         ("budget=18", "budget a positive multiple of it must hold"),
-        ("budget=many", "`budget` must be an integer"),
+        ("budget=many", "`budget` must be a positive integer"),
         ("guard=3", "`guard` must be true or false"),
         ("seeds=[1,1]", "different integers"),
         ("seeds=[]", "different integers"),
+        ("seeds=[-1]", "integers of at least 0"),
+        ("predictor=beta & embedding_model=packaged", "`embedding_model` is read by"),
+        ("max_group_size=3", "min_group_size <= budget / prompts <= max_group_size"),
+        ("variance=lerned", "nearest: 'learned'"),
         ("compare=[vip]", "policies must differ"),
         ("estimator=reinforce", "`estimator` must be one of"),
         ("trainer.seed=3", "trainer.seed is set by 'seeds'"),
@@ -83,7 +87,12 @@ def test_unknown_keys_name_the_nearest_valid_one(write_config, override, nearest
 )
 def test_errors_state_the_rule(write_config, override, rule):
     with pytest.raises(ConfigurationError, match=rule):
-        load_config(write_config(), [override])
+        load_config(write_config(), override.split(" & "))
+
+
+def test_settings_are_keys_of_the_job(write_config):
+    config = load_config(write_config(), ["variance=learned", "predictor=beta", "success_reward=1.0"][:2])
+    assert (config.variance, config.predictor) == ("learned", "discounted_beta")
 
 
 def test_files_that_are_no_configuration(tmp_path: Path):

@@ -3,7 +3,7 @@
 The predictor's state, the history and the replay speak of prompts by id, so the id must survive a shuffle, a resume
 and a move from one trainer to another. The rule, in this order:
 
-1. the configured id column;
+1. the configured id column, at the top level or in ``extra_info``;
 2. ``extra_info.prompt_id``, or ``data_source`` with ``index`` (at the top or inside ``extra_info``), where every row
    has it and no id names two different prompts;
 3. the SHA-256 of the prompt's canonical text, first 16 hex digits.
@@ -27,9 +27,10 @@ RuleKind = Literal["column", "extra_info.prompt_id", "data_source/index", "conte
 def canonical_text(prompt: Any) -> str:
     """The text that names a prompt: Unicode NFC, newlines as ``\\n``, no white space at either end.
 
-    A conversation (sequence of messages with ``role`` and ``content``) becomes compact JSON of its roles and contents;
-    content given as one text block equals the same content given as a string. Images and other parts enter by the
-    digest of their bytes where they have any, else by their JSON value.
+    A conversation (sequence of messages with ``role`` and ``content``) becomes compact JSON of its roles and contents,
+    and of whatever else a message holds (name, tool calls), by key; what is None or empty is not there. Content given
+    as one text block equals the same content given as a string. Images and other parts enter by the digest of their
+    bytes where they have any, else by their JSON value.
 
     Raises:
         InvalidInputError: the prompt is neither a string nor a sequence of messages.
@@ -42,7 +43,7 @@ def canonical_text(prompt: Any) -> str:
             "a prompt must be a string or a sequence of messages with a `role`, but got "
             f"{type(prompt).__name__}: {str(prompt)[:80]!r}"
         )
-    parts = [[str(m["role"]), _content(m.get("content"))] for m in messages]
+    parts = [[str(m["role"]), _content(m.get("content")), *_others(m)] for m in messages]
     return json.dumps(parts, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -89,13 +90,14 @@ class PromptIdRule:
         if self.kind == "content":
             return content_hash(_field(row, self.prompt_column))
         if self.kind == "column":
-            value = _field(row, str(self.column))
+            value = row.get(str(self.column))
+            value = _extra(row).get(str(self.column)) if value is None else value
         elif self.kind == "extra_info.prompt_id":
             value = _extra(row).get("prompt_id")
         else:
             source, index = row.get("data_source"), _index(row)
             value = None if source is None or index is None else f"{source}/{index}"
-        if value is None:
+        if value is None or value == "" or value != value:
             raise InvalidInputError(f"every row must have a value for {self.describe()}, but one has none")
         return str(value)
 
@@ -161,6 +163,12 @@ def resolve_prompt_ids(
 
 def _clean(text: str) -> str:
     return unicodedata.normalize("NFC", text).replace("\r\n", "\n").replace("\r", "\n").strip()
+
+
+def _others(message: Mapping[str, Any]) -> list[Any]:
+    """What a message holds beside role and content, as one mapping; nothing where there is nothing."""
+    others = {k: v for k, v in message.items() if k not in ("role", "content") and v not in (None, "", [], {})}
+    return [_value(others)] if others else []
 
 
 def _content(content: Any) -> Any:

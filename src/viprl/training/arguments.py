@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from viprl.errors import ConfigurationError
+from viprl.settings import settings_fields
 from viprl.training.config import TrainConfig
 
 if TYPE_CHECKING:
@@ -68,18 +69,9 @@ def trainer_arguments(
         "max_steps": config.steps or -1,
         "seed": seed,
         "num_generations": config.group_size,
-        "budget": config.budget,
-        "min_group_size": config.min_group_size,
-        "max_group_size": config.max_group_size,
-        "estimator": config.estimator,
+        **{item.name: getattr(config, item.name) for item in settings_fields()},
         "policy": policy,
-        "predictor": config.predictor,
-        "embedding_model": config.embedding_model,
         "embedding_cache": str(cache / "embeddings"),
-        "side_information": list(config.side_information) if config.side_information else None,
-        "prompt_weighting": config.prompt_weighting,
-        "guard": config.guard,
-        "prompt_id_column": "prompt_id",
     }
     return {**defaults, **_batches(config), **given, **fixed}
 

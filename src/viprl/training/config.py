@@ -9,26 +9,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from viprl.advantages import ESTIMATORS
-from viprl.allocation.policies import POLICIES
+from viprl import registry
 from viprl.errors import ConfigurationError
+from viprl.settings import AllocationSettings, settings_fields, settings_of
 
 
-@dataclass(frozen=True)
-class TrainConfig:
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(AllocationSettings):
     """One training job: a run for every seed and every policy.
 
-    Attributes:
+    Attributes, beside those of ``AllocationSettings``:
         task: a task's name, or a mapping of ``name`` and the task's own settings.
         model: ``tiny`` (the task's own), a folder, a hub id, or a ``.gguf`` file.
         reward: ``task``, or ``module:function`` or ``file.py:function`` in TRL's signature.
         output: folder of the job.
-        policy: how to divide the budget; ``compare``: policies that are run as well, for the report.
-        estimator: advantages and variance model: ``rloo``, ``dr_grpo`` or ``grpo``.
+        compare: policies that are run beside ``policy``, for the report.
         algorithm: TRL's trainer, ``grpo`` or ``rloo``; by default the estimator's own.
-        predictor, embedding_model, side_information, prompt_weighting, guard: see ``AdaptiveFields``.
-        budget: rollouts of a step, C. group_size: their mean over the prompts, so a step has C / group_size prompts.
-        min_group_size, max_group_size: bounds; by default min(3, group_size) and 4 group_size.
+        group_size: mean rollouts of a prompt, so a step of ``budget`` rollouts has budget / group_size prompts.
         steps: optimizer steps; None leaves it to ``trainer.num_train_epochs``.
         seeds: one run each (data order and sampling).
         eval_every: steps between held-out evaluations; 0 evaluates at the start and the end only.
@@ -43,19 +40,12 @@ class TrainConfig:
     output: str
     model: str = "tiny"
     reward: str = "task"
-    policy: str = "vip"
     compare: Sequence[str] = ()
-    estimator: str = "rloo"
+    estimator: str | None = "rloo"
     algorithm: str | None = None
-    predictor: str = "calibrated"
-    embedding_model: str = "none"
-    side_information: Sequence[str] | None = None
-    prompt_weighting: str = "equal"
-    guard: bool = True
-    budget: int = 256
+    budget: int | None = 256
+    prompt_id_column: str | None = "prompt_id"
     group_size: int = 8
-    min_group_size: int | None = None
-    max_group_size: int | None = None
     steps: int | None = None
     seeds: Sequence[int] = (0,)
     eval_every: int = 25
@@ -68,21 +58,26 @@ class TrainConfig:
     trainer: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _check_types(self)
-        for name in (self.policy, *self.compare):
-            _one_of("policy" if name == self.policy else "compare", name, sorted(POLICIES))
+        self._set("compare", tuple(registry.canonical("policy", name) for name in self.compare))
         if len(set(self.policies)) != len(self.policies):
             raise ConfigurationError(f"policies must differ, but got policy={self.policy}, compare={self.compare}")
-        _one_of("estimator", self.estimator, ESTIMATORS)
+        if self.estimator is None or self.budget is None:
+            raise ConfigurationError("a job must have `estimator` and `budget`, but got None")
         if self.algorithm is not None:
             _one_of("algorithm", self.algorithm, ("grpo", "rloo"))
-        if not self.seeds or len(set(self.seeds)) != len(self.seeds):
-            raise ConfigurationError(f"`seeds` must be one or more different integers, but got {list(self.seeds)}")
-        if self.group_size < 2 or self.budget < 1 or self.budget % self.group_size:
+        if not self.seeds or len(set(self.seeds)) != len(self.seeds) or min(self.seeds) < 0:
+            raise ConfigurationError(
+                f"`seeds` must be one or more different integers of at least 0, but got {list(self.seeds)}"
+            )
+        if self.group_size < 2 or self.budget % self.group_size:
             raise ConfigurationError(
                 "group_size >= 2 and budget a positive multiple of it must hold, but got "
                 f"(budget={self.budget}, group_size={self.group_size})"
             )
+        for policy in self.policies:  # what the trainer would refuse is refused now
+            settings_of(self, policy=policy).for_step(self.budget // self.group_size, self.budget)
         for name in ("eval_samples", "eval_batch_size"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} >= 1 must hold, but got {getattr(self, name)}")
@@ -130,21 +125,7 @@ OWNED = {
     "seed": "seeds",
     "num_generations": "group_size",
     "generation_batch_size": "budget",
-    **{
-        name: name
-        for name in (
-            "budget",
-            "estimator",
-            "policy",
-            "predictor",
-            "embedding_model",
-            "side_information",
-            "prompt_weighting",
-            "guard",
-            "min_group_size",
-            "max_group_size",
-        )
-    },
+    **{item.name: item.name for item in settings_fields()},
     "embedding_cache": "cache",
     "resume_from_checkpoint": "resume",
 }
@@ -265,7 +246,7 @@ def _assign(values: dict[str, Any], key: str, value: Any) -> None:
 
 def _unknown(key: str, known: Sequence[str]) -> str:
     hint = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    if not hint and "." not in key and key in trainer_fields("grpo"):
+    if "." not in key and key in trainer_fields("grpo"):
         hint = [f"trainer.{key}"]
     nearest = f"; nearest: {hint[0]!r}" if hint else f"; valid keys: {', '.join(known)}" if len(known) < 50 else ""
     return f"every key must be one that is known, but got {key!r}{nearest}"
@@ -278,7 +259,7 @@ def _one_of(name: str, value: object, allowed: Sequence[str]) -> None:
         raise ConfigurationError(f"`{name}` must be one of {', '.join(allowed)}, but got {value!r}{hint}")
 
 
-_INTEGERS = ("budget", "group_size", "eval_every", "eval_samples", "eval_batch_size")
+_INTEGERS = ("group_size", "eval_every", "eval_samples", "eval_batch_size")
 
 
 def _check_types(config: TrainConfig) -> None:
@@ -288,14 +269,13 @@ def _check_types(config: TrainConfig) -> None:
 
     for name in _INTEGERS:
         demand(name, getattr(config, name), int, "an integer")
-    for name in ("steps", "min_group_size", "max_group_size"):
-        if getattr(config, name) is not None:
-            demand(name, getattr(config, name), int, "an integer")
+    if config.steps is not None:
+        demand("steps", config.steps, int, "an integer")
     for seed in config.seeds:
         demand("seeds", seed, int, "integers")
-    for name in ("guard", "resume", "overwrite", "save_model"):
+    for name in ("resume", "overwrite", "save_model"):
         demand(name, getattr(config, name), bool, "true or false")
-    for name in ("model", "reward", "output", "policy", "estimator", "predictor", "embedding_model"):
+    for name in ("model", "reward", "output"):
         demand(name, getattr(config, name), str, "text")
     demand("trainer", config.trainer, Mapping, "a mapping")
     if not isinstance(config.task, str):

@@ -72,7 +72,7 @@ def make_trainer(
     from viprl.history import HistoryWriter
     from viprl.integrations.verl.checks import check_config
     from viprl.integrations.verl.ledger import PlanLedger
-    from viprl.integrations.verl.setup import build_allocator, read_prompts
+    from viprl.integrations.verl.setup import allocator_of_run, read_prompts
     from viprl.integrations.verl.trainer import AdaptiveTrainerSync
 
     for name, result in (("_submit_batch_to_rollout", 0), ("_compute_advantage", None), ("on_step_end", None)):
@@ -89,9 +89,10 @@ def make_trainer(
         )
         built = AdaptiveTrainerSync.__new__(AdaptiveTrainerSync)
         built.config = OmegaConf.create(config)
-        built.settings = check_config(config)
+        built.run = check_config(config)
         built.ledger = PlanLedger()
-        built.allocator = build_allocator(read_prompts(prompt_rows(12), prompt_column="prompt"), built.settings)
+        named = read_prompts(prompt_rows(12), prompt_column="prompt", settings=built.run.settings)
+        built.allocator = allocator_of_run(named.prompts, built.run)
         built.history = HistoryWriter(tmp_path / "history", format="jsonl")
         built.timing_raw, built.global_steps, built.total_training_steps = {}, 1, 10
         built._rewards = np.zeros(0)

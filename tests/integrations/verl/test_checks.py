@@ -21,7 +21,7 @@ Make = Callable[..., dict[str, Any]]
 def test_defaults_spend_what_stock_verl_spends(make_config: Make) -> None:
     settings = check_config(make_config())
     assert settings.budget == StepBudget(8, 32, 3, 16, 32)
-    assert (settings.estimator, settings.equal_weights) == ("rloo", True)
+    assert (settings.settings.estimator, settings.equal_weights) == ("rloo", True)
 
 
 def test_bounds_default_to_the_mean_group_size(make_config: Make) -> None:
@@ -56,12 +56,12 @@ def test_verls_estimators_need_groups_of_two(make_config: Make, name: str) -> No
     with pytest.raises(ConfigurationError, match="group of one its raw reward"):
         check_config(make_config(changes))
     settings = check_config(make_config({"algorithm.adv_estimator": name}))
-    assert settings.estimator == name and not settings.equal_weights
+    assert settings.settings.estimator == name and not settings.equal_weights
 
 
 def test_verls_grpo_without_deviation_is_dr_grpo(make_config: Make) -> None:
     changes = {"algorithm.adv_estimator": "grpo", "algorithm.norm_adv_by_std_in_grpo": False}
-    assert check_config(make_config(changes)).estimator == "dr_grpo"
+    assert check_config(make_config(changes)).settings.estimator == "dr_grpo"
 
 
 def test_unequal_weights_are_said(make_config: Make, caplog: pytest.LogCaptureFixture) -> None:
@@ -98,7 +98,7 @@ def test_micro_batches_are_free_with_dynamic_batches(make_config: Make) -> None:
 
 @pytest.mark.parametrize("bounds", [{"viprl.min_group_size": 5}, {"viprl.max_group_size": 3}])
 def test_budget_outside_the_bounds(make_config: Make, bounds: dict[str, int]) -> None:
-    with pytest.raises(InfeasibleBudgetError, match=r"B=train_batch_size=8, C=budget=32"):
+    with pytest.raises(InfeasibleBudgetError, match=r"budget / prompts = 32 / 8"):
         check_config(make_config(bounds))
 
 
@@ -135,6 +135,17 @@ def test_a_submission_of_another_size_gets_its_share() -> None:
     assert StepBudget(4, 21, 5, 6, 21).of(2) == 10
 
 
+@pytest.mark.parametrize("n", [None, 0, "4"])
+def test_the_mean_group_size_must_be_there(make_config: Make, n: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"actor_rollout_ref\.rollout\.n must be a positive integer"):
+        check_config(make_config({"actor_rollout_ref.rollout.n": n}))
+
+
+def test_what_follows_the_estimator_is_not_given_twice(make_config: Make) -> None:
+    with pytest.raises(ConfigurationError, match=r"viprl\.estimator follows algorithm\.adv_estimator"):
+        check_config(make_config({"viprl.estimator": "rloo"}))
+
+
 def test_unknown_options_are_refused(make_config: Make) -> None:
     with pytest.raises(ConfigurationError, match="bugdet"):
         AdaptiveOptions.from_config(make_config({"viprl.bugdet": 3}))
@@ -146,12 +157,13 @@ def test_unknown_options_are_refused(make_config: Make) -> None:
         {"viprl.budget": 0},
         {"viprl.budget": 2.5},
         {"viprl.max_missing": 1.5},
+        {"viprl.max_missing": "0.5"},
         {"viprl.reward_values": [0]},
         {"viprl.variance": "guessed"},
     ],
 )
 def test_values_of_options_are_checked(make_config: Make, changes: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match=next(iter(changes))):
+    with pytest.raises(ConfigurationError, match=next(iter(changes)).removeprefix("viprl.")):
         AdaptiveOptions.from_config(make_config(changes))
 
 
@@ -159,17 +171,18 @@ def test_lists_become_tuples(make_config: Make) -> None:
     options = AdaptiveOptions.from_config(
         make_config({"viprl.side_information": "pass_rate", "viprl.reward_values": [-1, 1]})
     )
-    assert options.side_information == ("pass_rate",)
-    assert options.reward_values == (-1, 1)
+    assert options.settings.side_information == ("pass_rate",)
+    assert options.settings.reward_values == (-1, 1)
 
 
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"algorithm.adv_estimator": "viprl_grpo"}, "rloo and dr_grpo, but got 'grpo'"),
-        ({"algorithm.adv_estimator": "grpo"}, "rloo and dr_grpo, but got 'grpo'"),
-        ({"viprl.predictor": "reward_variance"}, "rewards must be binary"),
-        ({"viprl.policy": "relaxed"}, "viprl.policy=vip"),
+        ({"algorithm.adv_estimator": "viprl_grpo"}, "rloo and dr_grpo, but got estimator='grpo'"),
+        ({"algorithm.adv_estimator": "grpo"}, "rloo and dr_grpo, but got estimator='grpo'"),
+        ({"viprl.predictor": "reward_variance"}, "tells success from failure"),
+        ({"viprl.policy": "relaxed"}, "cannot solve"),
+        ({"viprl.success_reward": "acc"}, "takes the success"),
     ],
 )
 def test_what_the_learned_variance_is_not_derived_for(make_config: Make, changes: dict[str, Any], says: str) -> None:
@@ -191,7 +204,8 @@ def test_what_the_learned_variance_is_not_derived_for(make_config: Make, changes
 )
 def test_what_the_learned_variance_takes(make_config: Make, changes: dict[str, Any]) -> None:
     assert check_config(make_config({**changes, "viprl.variance": "learned"})).learns_variance
-    assert not check_config(make_config(changes)).learns_variance
+    assert check_config(make_config(changes)).learns_variance  # auto
+    assert not check_config(make_config({**changes, "viprl.variance": "formula"})).learns_variance
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from viprl.errors import ConfigurationError
-from viprl.integrations.predictors import NEEDS_EMBEDDINGS, PREDICTORS
+from viprl import AllocationSettings, registry
+from viprl.errors import ConfigurationError, InvalidInputError
 from viprl.integrations.verl.checks import check_config
-from viprl.integrations.verl.setup import build_allocator, read_prompts
+from viprl.integrations.verl.setup import allocator_of_run, read_prompts
+from viprl.prompts import NamedRows
+
+
+def read(rows: list[dict[str, Any]], **settings: Any) -> NamedRows:
+    return read_prompts(rows, prompt_column="prompt", settings=AllocationSettings(**settings))
 
 
 def row(text: str, index: int | None = None, **extra: Any) -> dict[str, Any]:
@@ -21,61 +26,65 @@ def row(text: str, index: int | None = None, **extra: Any) -> dict[str, Any]:
 
 
 def test_ids_of_the_data_set_where_they_are_unique() -> None:
-    prompts = read_prompts([row("a", 3), row("b", 4), row("a", 3)], prompt_column="prompt")
+    prompts = read([row("a", 3), row("b", 4), row("a", 3)])
     assert prompts.row_ids == ["s/3", "s/4", "s/3"]
-    assert prompts.prompt_ids == ["s/3", "s/4"]
-    assert prompts.texts == ["a", "b"]
+    assert prompts.prompts.ids == ["s/3", "s/4"]
+    assert prompts.prompts.read_texts() == ["a", "b"]
 
 
 def test_a_missing_index_is_not_zero() -> None:
     # verl fills `index` with 0 where extra_info has none; all prompts would share one id
-    prompts = read_prompts([row("a"), row("b")], prompt_column="prompt")
-    assert prompts.rule == "content"
+    prompts = read([row("a"), row("b")])
+    assert prompts.rule.kind == "content"
     assert len(set(prompts.row_ids)) == 2
 
 
 def test_equal_indices_of_different_prompts_are_no_ids() -> None:
-    prompts = read_prompts([row("a", 0), row("b", 0)], prompt_column="prompt")
-    assert prompts.rule == "content"
-    assert prompts.row_ids[0] == read_prompts([row("a")], prompt_column="prompt").row_ids[0]
+    prompts = read([row("a", 0), row("b", 0)])
+    assert prompts.rule.kind == "content"
+    assert prompts.row_ids[0] == read([row("a")]).row_ids[0]
 
 
 def test_prompt_id_goes_before_index() -> None:
-    prompts = read_prompts([row("a", 3, prompt_id="x"), row("b", 4, prompt_id="y")], prompt_column="prompt")
+    prompts = read([row("a", 3, prompt_id="x"), row("b", 4, prompt_id="y")])
     assert prompts.row_ids == ["x", "y"]
 
 
 def test_the_configured_column_may_lie_in_extra_info() -> None:
     rows = [{**row("a", 1), "name": "n1"}, row("b", 2, name="n2")]
-    assert read_prompts(rows, prompt_column="prompt", id_column="name").row_ids == ["n1", "n2"]
-    with pytest.raises(ConfigurationError, match="prompt_id_column='nmae'"):
-        read_prompts(rows, prompt_column="prompt", id_column="nmae")
+    assert read(rows, prompt_id_column="name").row_ids == ["n1", "n2"]
+    with pytest.raises(InvalidInputError, match="column 'nmae'"):
+        read(rows, prompt_id_column="nmae")
 
 
 def test_side_information_is_one_number_per_prompt() -> None:
     rows = [row("a", 1, rate=0.25), row("b", 2), row("a", 1, rate=0.25), {**row("c", 3), "rate": 1}]
-    rates = read_prompts(rows, prompt_column="prompt", side_information=["rate"]).side_information["rate"]
+    rates = read(rows, side_information=["rate"]).prompts.side_information["rate"]
     np.testing.assert_array_equal(rates, [0.25, np.nan, 1.0])
 
 
-@pytest.mark.parametrize(("name", "says"), [("tare", "at least one row"), ("word", "must be numbers")])
+@pytest.mark.parametrize(("name", "says"), [("tare", "at least one row"), ("word", "must hold numbers")])
 def test_side_information_must_be_there(name: str, says: str) -> None:
-    with pytest.raises(ConfigurationError, match=says):
-        read_prompts([row("a", 1, word="often")], prompt_column="prompt", side_information=[name])
+    with pytest.raises(InvalidInputError, match=says):
+        read([row("a", 1, word="often")], side_information=[name])
 
 
-@pytest.mark.parametrize("predictor", sorted(PREDICTORS))
+@pytest.mark.parametrize("predictor", registry.names("predictor"))
 @pytest.mark.parametrize("policy", ["vip", "uniform"])
 @pytest.mark.parametrize("estimator", ["viprl_rloo", "viprl_dr_grpo", "viprl_grpo"])
 def test_allocator_of_a_run(
     make_config: Callable[..., dict[str, Any]], tmp_path: Path, predictor: str, policy: str, estimator: str
 ) -> None:
     changes = {"viprl.predictor": predictor, "viprl.policy": policy, "algorithm.adv_estimator": estimator}
-    if predictor in NEEDS_EMBEDDINGS:
+    if registry.find("predictor", predictor).needs:
         changes |= {"viprl.embedding_model": "hashed-ngrams", "viprl.embedding_cache": str(tmp_path)}
+    if (predictor, policy, estimator) == ("reward_variance", "vip", "viprl_grpo"):
+        with pytest.raises(ConfigurationError, match="grpo divides out"):
+            check_config(make_config(changes))
+        return
     settings = check_config(make_config(changes))
-    prompts = read_prompts([row(f"question {i}", i) for i in range(20)], prompt_column="prompt")
-    allocator = build_allocator(prompts, settings)
+    prompts = read([row(f"question {i}", i) for i in range(20)])
+    allocator = allocator_of_run(prompts.prompts, settings)
     plan = allocator.allocate(prompts.row_ids[:8], 32)
     assert plan.group_sizes.sum() == 32
     allocator.observe(plan, np.tile([0.0, 1.0], 16))
@@ -84,7 +93,8 @@ def test_allocator_of_a_run(
 @pytest.mark.parametrize(
     ("changes", "name"),
     [
-        ({}, "rloo"),
+        ({}, "outcome_moments_rloo"),
+        ({"viprl.variance": "formula"}, "rloo"),
         ({"viprl.variance": "learned"}, "outcome_moments_rloo"),
         ({"viprl.variance": "learned", "algorithm.adv_estimator": "viprl_dr_grpo"}, "outcome_moments_dr_grpo"),
     ],
@@ -92,14 +102,14 @@ def test_allocator_of_a_run(
 def test_variance_model_of_a_run(
     make_config: Callable[..., dict[str, Any]], changes: dict[str, Any], name: str
 ) -> None:
-    prompts = read_prompts([row(f"question {i}", i) for i in range(20)], prompt_column="prompt")
-    allocator = build_allocator(prompts, check_config(make_config(changes)))
+    prompts = read([row(f"question {i}", i) for i in range(20)])
+    allocator = allocator_of_run(prompts.prompts, check_config(make_config(changes)))
     assert allocator.model.name == allocator.allocate(prompts.row_ids[:8], 32).model == name
 
 
 def test_reward_values_are_the_numbers_that_rewards_travel_as(make_config: Callable[..., dict[str, Any]]) -> None:
-    prompts = read_prompts([row(f"question {i}", i) for i in range(20)], prompt_column="prompt")
-    allocator = build_allocator(prompts, check_config(make_config({"viprl.reward_values": [0.1, 0.9]})))
+    prompts = read([row(f"question {i}", i) for i in range(20)])
+    allocator = allocator_of_run(prompts.prompts, check_config(make_config({"viprl.reward_values": [0.1, 0.9]})))
     plan = allocator.allocate(prompts.row_ids[:8], 32)
     allocator.observe(plan, np.tile(np.array([0.1, 0.9], np.float32), 16))
     assert sum(row["successes"] for row in allocator.history_rows()) == pytest.approx(16)
@@ -108,27 +118,23 @@ def test_reward_values_are_the_numbers_that_rewards_travel_as(make_config: Calla
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"viprl.policy": "best"}, "viprl.policy must be one of"),
-        ({"viprl.predictor": "oracle"}, "viprl.predictor must be one of"),
+        ({"viprl.policy": "best"}, "`policy` must be one of"),
+        ({"viprl.predictor": "oracle"}, "`predictor` must be one of"),
         ({"viprl.predictor": "ridge"}, "needs embeddings"),
-        ({"viprl.predictor": "last_rate", "viprl.side_information": ["rate"]}, "'calibrated', 'reward_variance'"),
+        ({"viprl.predictor": "last_rate", "viprl.side_information": ["rate"]}, "calibrated and reward_variance"),
     ],
 )
 def test_what_cannot_be_built(make_config: Callable[..., dict[str, Any]], changes: dict[str, Any], says: str) -> None:
-    settings = check_config(make_config(changes))
-    prompts = read_prompts(
-        [row("a", 1, rate=0.5)], prompt_column="prompt", side_information=settings.options.side_information
-    )
     with pytest.raises(ConfigurationError, match=says):
-        build_allocator(prompts, settings)
+        check_config(make_config(changes))
 
 
 def test_embeddings_are_computed_once(make_config: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     changes = {"viprl.embedding_model": "hashed-ngrams", "trainer.default_local_dir": str(tmp_path)}
     settings = check_config(make_config(changes))
-    prompts = read_prompts([row(f"question {i}", i) for i in range(20)], prompt_column="prompt")
-    build_allocator(prompts, settings)
+    prompts = read([row(f"question {i}", i) for i in range(20)])
+    allocator_of_run(prompts.prompts, settings)
     written = {path: path.stat().st_mtime_ns for path in (tmp_path / "viprl_embeddings").rglob("*") if path.is_file()}
     assert written
-    build_allocator(prompts, settings)
+    allocator_of_run(prompts.prompts, settings)
     assert {path: path.stat().st_mtime_ns for path in written} == written

@@ -2,126 +2,81 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
+from typing import Any
 
 from trl import GRPOConfig, RLOOConfig
 
-from viprl.advantages import ESTIMATORS
 from viprl.errors import ConfigurationError
-from viprl.integrations.predictors import PREDICTORS
+from viprl.settings import AllocationSettings, settings_fields, settings_of
+
+# how the command line of transformers spells a setting's type
+_PLAIN = {"side_information": list[str] | None, "reward_values": list[float] | None}
+
+
+def _plain_fields() -> list[tuple[str, Any, Any]]:
+    """The fields of AllocationSettings in the types that transformers' argument parser reads."""
+    kinds = {"str": str, "bool": bool, "float": float, "int | None": int | None, "str | None": str | None}
+    return [
+        (
+            item.name,
+            _PLAIN.get(item.name) or kinds[str(item.type)],
+            field(default=None if item.default == () else item.default, metadata=dict(item.metadata)),
+        )
+        for item in settings_fields()
+    ]
+
+
+_SettingsFields = dataclasses.make_dataclass("_SettingsFields", _plain_fields(), namespace={"__module__": __name__})
 
 
 @dataclass
-class AdaptiveFields:
-    """The fields that both configs add. Group sizes count rollouts of one prompt in one generation batch."""
+class AdaptiveFields(_SettingsFields):  # type: ignore[misc, valid-type]
+    """The fields that both configs add: those of ``viprl.AllocationSettings`` and two of the trainer's own.
 
-    budget: int | None = field(
-        default=None,
-        metadata={
-            "help": "Rollouts of one generation batch, C = num_generations x prompts. None takes "
-            "`generation_batch_size`; another number is refused, so that a config can state its budget."
-        },
-    )
-    min_group_size: int | None = field(
-        default=None, metadata={"help": "Fewest rollouts of a prompt, L. None is min(3, num_generations)."}
-    )
-    max_group_size: int | None = field(
-        default=None, metadata={"help": "Most rollouts of a prompt, U. None is 4 x num_generations."}
-    )
-    estimator: str | None = field(
-        default=None,
-        metadata={
-            "help": "Advantages and variance model: 'dr_grpo', 'rloo' or 'grpo'. None follows the trainer: "
-            "`scale_rewards` 'none' is 'dr_grpo', 'group' is 'grpo'; RLOO is 'rloo'."
-        },
-    )
-    prompt_weighting: str = field(
-        default="equal",
-        metadata={
-            "help": "'equal': every prompt weighs the same however many rollouts it got, by the factor (C/B)/n_q on "
-            "its advantages. 'rollout': every rollout weighs the same."
-        },
-    )
-    policy: str = field(
-        default="vip", metadata={"help": "How to divide the budget: 'vip', 'uniform' or another policy of viprl."}
-    )
-    predictor: str = field(
-        default="calibrated",
-        metadata={"help": f"Success probabilities: one of {', '.join(PREDICTORS)}. Objects go to the trainer."},
-    )
-    embedding_model: str = field(
-        default="none",
-        metadata={
-            "help": "Prompt embeddings for the predictor beside the text statistics that it computes itself: 'none', "
-            "'packaged' (all-MiniLM-L6-v2 from a wheel), or the path or hub id of a sentence-transformers model."
-        },
-    )
-    embedding_cache: str | None = field(default=None, metadata={"help": "Folder that keeps embeddings between runs."})
-    variance: str = field(
-        default="formula",
-        metadata={
-            "help": "'formula': the paper's, from success probabilities alone. 'learned': from the gradient norms of "
-            "past rollouts, read off the backward pass (viprl.variance.OutcomeMoments); for rloo and dr_grpo."
-        },
-    )
+    Group sizes count rollouts of one prompt in one generation batch, whose C = generation_batch_size rollouts go to
+    C / num_generations prompts.
+    """
+
     norm_layers: str = field(
         default="default",
-        metadata={"help": "Layers whose gradients enter the norms of variance='learned': 'default' (few) or 'all'."},
-    )
-    prompt_id_column: str | None = field(
-        default=None,
-        metadata={
-            "help": "Column with stable prompt ids. None looks for extra_info.prompt_id, then data_source/index, then "
-            "hashes the prompt's text."
-        },
-    )
-    side_information: list[str] | None = field(
-        default=None, metadata={"help": "Numeric columns for the predictor, such as another model's pass rate."}
-    )
-    reward_values: list[float] | None = field(
-        default=None,
-        metadata={"help": "The reward of a failure and of a success. None tells {0, 1} and {-1, 1} apart by itself."},
-    )
-    guard: bool = field(
-        default=True, metadata={"help": "Fall back to uniform groups while allocation does worse than uniform."}
+        metadata={"help": "Layers whose gradients enter the norms of a learned variance: 'default' (few) or 'all'."},
     )
     history_format: str = field(
         default="parquet",
         metadata={"help": "Per-prompt history in <output_dir>/history: 'parquet', 'jsonl' or 'none'."},
     )
 
-    def _check_adaptive(self) -> None:
-        group = self.num_generations  # type: ignore[attr-defined]
-        if self.min_group_size is None:
-            self.min_group_size = min(3, group)
-        if self.max_group_size is None:
-            self.max_group_size = 4 * group
-        if not 1 <= self.min_group_size <= group <= self.max_group_size:
-            raise ConfigurationError(
-                "1 <= min_group_size <= num_generations <= max_group_size must hold (the mean group size is "
-                f"num_generations), but got min_group_size={self.min_group_size}, num_generations={group}, "
-                f"max_group_size={self.max_group_size}"
-            )
-        total = self.generation_batch_size  # type: ignore[attr-defined]
-        if self.budget is None:
-            self.budget = total
-        if self.budget != total:
-            raise ConfigurationError(
-                "budget == generation_batch_size must hold, which is per_device_train_batch_size x processes x "
-                f"steps_per_generation, but got budget={self.budget} and "
-                f"{self.per_device_train_batch_size} x {self.world_size} x "  # type: ignore[attr-defined]
-                f"{self.steps_per_generation} = {total}"  # type: ignore[attr-defined]
-            )
-        _one_of("estimator", self.estimator, (None, *ESTIMATORS))
-        _one_of("variance", self.variance, ("formula", "learned"))
+    @property
+    def settings(self) -> AllocationSettings:
+        """What is said to the allocator."""
+        return settings_of(self, side_information=self.side_information or ())
+
+    def _check_adaptive(self, own_estimator: str | None) -> None:
+        """Check the settings; fill in what follows from TRL's own."""
+        if self.estimator is None:
+            self.estimator = own_estimator
+        total, group = self.generation_batch_size, self.num_generations  # type: ignore[attr-defined]
+        resolved = self.settings.for_step(total // group, total)
+        for name in ("estimator", "predictor", "policy", "variance", "budget", "min_group_size", "max_group_size"):
+            setattr(self, name, getattr(resolved, name))
         _one_of("norm_layers", self.norm_layers, ("default", "all"))
-        _one_of("prompt_weighting", self.prompt_weighting, ("equal", "rollout"))
-        _one_of("predictor", self.predictor, tuple(PREDICTORS))
         _one_of("history_format", self.history_format, ("parquet", "jsonl", "none"))
-        if self.reward_values is not None and not (
-            len(self.reward_values) == 2 and self.reward_values[0] < self.reward_values[1]
-        ):
-            raise ConfigurationError(f"reward_values must be [failure, success] ascending, got {self.reward_values}")
+        reason = self.gives_no_norms()
+        if self.variance == "learned" and reason is not None:
+            raise ConfigurationError(f"variance='learned' {reason}; use variance='formula' or 'auto'")
+
+    def gives_no_norms(self) -> str | None:
+        """Why a rollout's share of the loss is not its advantage times its log-probability; None where it is."""
+        if getattr(self, "loss_type", None) is not None and self.beta > 0:  # type: ignore[attr-defined]
+            return f"needs beta=0 (a KL term in the loss adds gradient of its own), but got beta={self.beta}"  # type: ignore[attr-defined]
+        if getattr(self, "use_liger_kernel", False):
+            return "sees no rollout's gradient inside Liger's fused loss, but got use_liger_kernel=True"
+        for name in ("deepspeed", "fsdp"):
+            if getattr(self, name, None):
+                return f"needs whole gradients, which {name} divides over the processes"
+        return None
 
 
 @dataclass
@@ -130,11 +85,9 @@ class AdaptiveGRPOConfig(AdaptiveFields, GRPOConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_adaptive()
         own = {"none": "dr_grpo", "group": "grpo"}.get(self.scale_rewards)
-        if self.estimator is None:
-            self.estimator = own  # None stays for scale_rewards="batch", which the trainer refuses
-        elif own is not None and own != self.estimator and not (own == "dr_grpo" and self.estimator == "rloo"):
+        self._check_adaptive(own)  # none for scale_rewards="batch", which the trainer refuses
+        if own is not None and own != self.estimator and not (own == "dr_grpo" and self.estimator == "rloo"):
             needed = "group" if self.estimator == "grpo" else "none"
             raise ConfigurationError(
                 f"estimator={self.estimator!r} needs scale_rewards={needed!r}, but got {self.scale_rewards!r}"
@@ -147,9 +100,7 @@ class AdaptiveRLOOConfig(AdaptiveFields, RLOOConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_adaptive()
-        if self.estimator is None:
-            self.estimator = "rloo"
+        self._check_adaptive("rloo")
         if self.estimator != "rloo":
             raise ConfigurationError(
                 f"the RLOO trainer computes leave-one-out advantages, but got estimator={self.estimator!r}; "

@@ -34,9 +34,6 @@ class LearnedVarianceMixin:
     _lesson: tuple[Any, Prediction, Any, Any] | None = None  # ids, prediction, sizes, rewards; on the main process
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        config = kwargs.get("args", args[2] if len(args) > 2 else None)
-        if getattr(config, "variance", None) == "learned":
-            refuse_unlearnable(config)
         super().__init__(*args, **kwargs)
         model = getattr(self.allocator, "model", None)
         learned = self.args.variance == "learned"
@@ -114,28 +111,3 @@ class LearnedVarianceMixin:
             ids, *arrays = saved["lesson"]
             nodes, weights, cold, sizes, rewards = (x.numpy() for x in arrays)
             self._lesson = (tuple(ids), Prediction.from_nodes(nodes, weights, cold=cold), sizes, rewards)
-
-
-def refuse_unlearnable(args: Any) -> None:
-    """Raises ConfigurationError where a rollout's share of the loss is not its advantage times its log-probability."""
-    if args.estimator not in ("rloo", "dr_grpo"):
-        raise ConfigurationError(
-            f"variance='learned' is derived for the estimators rloo and dr_grpo, but got {args.estimator!r}"
-        )
-    if args.predictor == "reward_variance":
-        raise ConfigurationError("variance='learned' needs binary rewards, but got predictor='reward_variance'")
-    if getattr(args, "loss_type", None) is not None and args.beta > 0:
-        raise ConfigurationError(
-            f"variance='learned' needs beta=0 (a KL term in the loss adds gradient of its own), but got {args.beta}"
-        )
-    if getattr(args, "use_liger_kernel", False):
-        raise ConfigurationError("variance='learned' sees no per-rollout gradient inside Liger's fused loss")
-
-
-def learned_model(estimator: str | None) -> OutcomeMoments:
-    """The model of ``variance="learned"``."""
-    if estimator not in ("rloo", "dr_grpo"):
-        raise ConfigurationError(
-            f"variance='learned' is derived for the estimators rloo and dr_grpo, but got {estimator!r}"
-        )
-    return OutcomeMoments(estimator=estimator)

@@ -10,6 +10,7 @@ Notation: C rollouts of a generation batch, B prompts, G = num_generations, P pr
 from __future__ import annotations
 
 import copy
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,13 +23,17 @@ import torch
 from accelerate.utils import broadcast_object_list, gather_object
 
 from viprl._arrays import FloatArray, IntArray
-from viprl.advantages import advantages_by_row, group_moments
+from viprl.advantages import advantages_by_row, float32_values, group_moments
+from viprl.build import build_allocator
 from viprl.errors import ConfigurationError, InvalidInputError, ViprlError
 from viprl.history import HistoryWriter
 from viprl.integrations.trl import contract, logs, setup, weights
 from viprl.integrations.trl.config import AdaptiveFields
 from viprl.integrations.trl.resumable import ResumableMixin
 from viprl.plan import Plan
+from viprl.variance import OutcomeMoments
+
+logger = logging.getLogger("viprl")
 
 HISTORY_FOLDER = "history"
 
@@ -41,7 +46,8 @@ class Step:
         prompt_ids: of the B prompts, in the order of the data loader; one may occur twice.
         group_sizes: (B,).
         rows: (C,) prompt of every rollout.
-        rewards: (C,) rewards that the predictor saw (weighted, clipped, before any KL); NaN where missing.
+        rewards: (C,) rewards that are trained (weighted, clipped, before any KL); NaN where missing.
+        successes: (C,) of the reward function that defines success; None where the reward itself does.
         advantages: (C,) as trained.
         plan: the allocator's plan on the main process, None elsewhere.
     """
@@ -52,6 +58,7 @@ class Step:
     rewards: FloatArray
     advantages: FloatArray
     plan: Plan | None
+    successes: FloatArray | None = None
 
 
 class AdaptiveRolloutMixin(ResumableMixin):
@@ -96,20 +103,47 @@ class AdaptiveRolloutMixin(ResumableMixin):
         weights.refuse_unequal_assumptions(args)
         _check_dataset(train_dataset, args)
         rule = setup.prompt_id_rule(train_dataset, args.prompt_id_column)
+        self._success = None
+        binary = allocator is None and (predictor is None or predictor.reward_kind == "binary")
+        if binary and kwargs.get("environment_factory") is None:  # which may bring a reward of its own
+            self._choose_success(args, setup.names_of(reward_funcs))
         super().__init__(model, reward_funcs, args, train_dataset, *rest, **kwargs)  # type: ignore[call-arg]
         weights.warn_about_rollout_terms(args, self.model.config)
         self._id_rule = rule
         self.last_step: Step | None = None
         self._rewards_per_func: torch.Tensor | None = None
+        if binary or args.success_reward is not None:
+            self._choose_success(args, self.reward_func_names)
         self.allocator = None
         self.history: HistoryWriter | None = None
-        if self.accelerator.is_main_process:
-            if allocator is None:
-                allocator = setup.build_allocator(args, train_dataset, rule, predictor=predictor, policy=policy)
-            self.allocator = allocator
-            if args.history_format != "none":
-                folder = Path(args.output_dir) / HISTORY_FOLDER
-                self.history = HistoryWriter(folder, format=args.history_format)
+        args.variance = self._on_main(lambda: self._set_up(allocator, predictor, policy))
+
+    def _choose_success(self, args: Any, functions: list[str]) -> None:
+        self._success = setup.success_of(args.settings, functions)
+        args.success_reward = self._success or args.success_reward
+        args.settings.replace()  # refuses what does not go with it
+
+    def _set_up(self, allocator: Any, predictor: Any, policy: Any) -> str:
+        """Allocator and history of the main process; the variance in use, which every process must know."""
+        self.allocator = self._build(predictor, policy) if allocator is None else allocator
+        if self.args.history_format != "none":
+            folder = Path(self.args.output_dir) / HISTORY_FOLDER
+            self.history = HistoryWriter(folder, format=self.args.history_format)
+        if self.args.variance != "auto":
+            return str(self.args.variance)
+        return "learned" if isinstance(self.allocator.model, OutcomeMoments) else "formula"
+
+    def _build(self, predictor: Any, policy: Any) -> Any:
+        settings = self.args.settings
+        settings = settings.replace(reward_values=float32_values(settings.reward_values))
+        return build_allocator(
+            None if predictor is not None else setup.prompts_of_dataset(self.train_dataset, self._id_rule, settings),
+            settings,
+            predictor=predictor,
+            policy=policy,
+            epsilon=setup.EPSILON,
+            not_learnable=self.args.gives_no_norms(),
+        )
 
     # -- one generation batch ------------------------------------------------------------------------------------
 
@@ -131,15 +165,16 @@ class AdaptiveRolloutMixin(ResumableMixin):
 
         begun = time.perf_counter()
         rewards_per_func, rewards = self._collect_rewards()
+        successes = self._successes(rewards_per_func)
         advantages = self._advantages(output, rewards, rows, sizes)
         trained = output["advantages"]
         output["advantages"] = torch.as_tensor(advantages[local], dtype=trained.dtype, device=trained.device)
-        self.last_step = Step(tuple(ids), sizes, rows, rewards, advantages, plan)
+        self.last_step = Step(tuple(ids), sizes, rows, rewards, advantages, plan, successes)
         names = self.reward_func_names
         logs.mend(self._metrics["train"], names, rewards_per_func, rewards, rows, len(ids))
         logs.replace_last(self._logs["advantages"], advantages.tolist())
         tokens = self._gathered(output["completion_mask"].sum(dim=1))
-        metrics = self._on_main(lambda: self._learn(plan, rewards, np.bincount(rows, tokens, len(ids))))
+        metrics = self._on_main(lambda: self._learn(plan, rewards, successes, np.bincount(rows, tokens, len(ids))))
         metrics["viprl/overhead_seconds"] = spent + time.perf_counter() - begun
         for name, value in metrics.items():
             if np.isfinite(value):  # loggers that write JSON choke on infinities (RLOO's variance at a group of one)
@@ -186,6 +221,10 @@ class AdaptiveRolloutMixin(ResumableMixin):
         clip = getattr(self, "reward_clip_range", None)
         return per_func, np.clip(total, *clip) if clip else total
 
+    def _successes(self, per_func: FloatArray) -> FloatArray | None:
+        """(C,) rewards of the function that defines success, NaN where it gave none."""
+        return None if self._success is None else per_func[:, self.reward_func_names.index(self._success)]
+
     def _advantages(
         self, output: Mapping[str, Any], rewards: FloatArray, rows: IntArray, sizes: IntArray
     ) -> FloatArray:
@@ -207,8 +246,10 @@ class AdaptiveRolloutMixin(ResumableMixin):
         """What the trainer subtracts from the rewards of the C rollouts before computing advantages."""
         return 0.0
 
-    def _learn(self, plan: Plan | None, rewards: FloatArray, tokens: FloatArray) -> dict[str, float]:
-        self.allocator.observe(plan, rewards, tokens=tokens)
+    def _learn(
+        self, plan: Plan | None, rewards: FloatArray, successes: FloatArray | None, tokens: FloatArray
+    ) -> dict[str, float]:
+        self.allocator.observe(plan, rewards, successes=successes, tokens=tokens)
         if self.history is not None:
             self.history.add(self.allocator.history_rows())
         metrics: dict[str, float] = self.allocator.metrics()
@@ -243,14 +284,19 @@ class AdaptiveRolloutMixin(ResumableMixin):
     # -- processes -------------------------------------------------------------------------------------------------
 
     def _on_main(self, work: Callable[[], Any]) -> Any:
-        """The result of ``work`` on the main process, everywhere; its error is raised everywhere too."""
+        """The result of ``work`` on the main process, everywhere; an error is raised everywhere, so nobody waits."""
         answer: list[Any] = [None, None]
+        failure: Exception | None = None
         if self.accelerator.is_main_process:
             try:
                 answer[0] = work()
-            except ViprlError as error:
-                answer[1] = error
+            except Exception as error:
+                failure = error
+                known = isinstance(error, ViprlError)  # others may not travel: their words do
+                answer[1] = error if known else RuntimeError(f"the main process failed: {error!r}")
         broadcast_object_list(answer)
+        if failure is not None:
+            raise failure
         if answer[1] is not None:
             raise answer[1]
         return answer[0]

@@ -6,7 +6,9 @@ generation window anew when stopped inside it.
 
 from __future__ import annotations
 
+import logging
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,15 @@ from viprl.checkpoint import read_state
 from viprl.history import HistoryWriter, parts
 from viprl.integrations.trl import resume
 
+logger = logging.getLogger("viprl")
+
 
 class ResumableMixin:
     """Saves and restores the allocator, the sampler's epoch, the buffered window and the history's length."""
 
     allocator: Any
     history: HistoryWriter | None
+    _on_main: Callable[[Callable[[], Any]], Any]
     _train_sampler: Any = None
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
@@ -33,10 +38,18 @@ class ResumableMixin:
             if resume_from_checkpoint is None:
                 raise ValueError(f"No valid checkpoint found in output directory ({self.args.output_dir})")
         try:
-            return super().train(resume_from_checkpoint, *args, **kwargs)  # type: ignore[misc]
+            result = super().train(resume_from_checkpoint, *args, **kwargs)  # type: ignore[misc]
         finally:
             if self.history is not None:
                 self.history.flush()
+        if self.allocator is not None:
+            used, steps = self.allocator.policy_steps, self.allocator.step
+            quiet = used > 0 or steps == 0 or self.args.policy == "uniform"
+            logger.log(
+                logging.INFO if quiet else logging.WARNING,
+                "viprl: the policy's groups were used in %d of %d steps", used, steps,
+            )  # fmt: skip
+        return result
 
     def _save_rng_state(self, output_dir: str) -> None:
         """Write our part of a checkpoint: transformers calls this last before it writes the trainer state."""
@@ -45,14 +58,16 @@ class ResumableMixin:
         if self._step % window:
             rank = self.accelerator.process_index
             resume.save_window(output_dir, rank, self._buffered_inputs, self._window_extras())
-        if self.accelerator.is_main_process:
+
+        def save() -> None:
             self.allocator.save(Path(output_dir) / resume.ALLOCATOR_FILE)
             if self.history is not None:
                 self.history.flush()
             resume.save_position(
                 output_dir, micro_step=self._step, window=window, processes=self.accelerator.num_processes
             )
-        self.accelerator.wait_for_everyone()
+
+        self._on_main(save)
 
     def _init_training_state(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
         epochs, steps = super()._init_training_state(*args, **kwargs)  # type: ignore[misc]
@@ -81,8 +96,7 @@ class ResumableMixin:
         self._buffered_inputs = None
         if position % window:
             self._buffered_inputs, extras = resume.load_window(checkpoint, rank, self.accelerator.device)
-        if self.allocator is not None:
-            self.allocator.load_state_dict(read_state(checkpoint / resume.ALLOCATOR_FILE))
+        self._on_main(lambda: self.allocator.load_state_dict(read_state(checkpoint / resume.ALLOCATOR_FILE)))
         if position % window:
             self._restore_window_extras(extras)
 

@@ -1,141 +1,133 @@
-"""From a config and a data set to an allocator."""
+"""From a config, a data set and reward functions to an allocator."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+from trl.trainer.utils import get_callable_name, get_config_model_id
 
-from viprl.advantages import GRPO_EPSILON, float32_values
-from viprl.allocator import RolloutAllocator
-from viprl.errors import ConfigurationError, InvalidInputError
-from viprl.integrations.predictors import TAKES_NEW_PROMPTS, build_predictor, check_predictor, predictor_class
-from viprl.integrations.trl.learned import learned_model
-from viprl.prompts.ids import PromptIdRule, choose_rule, plain_text
-from viprl.variance import GRPO, RLOO, DrGRPO, VarianceModel
+from viprl.advantages import GRPO_EPSILON
+from viprl.errors import ConfigurationError
+from viprl.prompts import PromptIdRule, PromptSet, choose_rule, name_rows
+from viprl.settings import AllocationSettings
+
+logger = logging.getLogger("viprl")
 
 ID_COLUMNS = ("extra_info", "data_source", "index")
+EPSILON = GRPO_EPSILON  # what TRL adds to the standard deviation
 
-
-def variance_model(estimator: str) -> VarianceModel:
-    """The variance model of an advantage estimator, with TRL's epsilon for GRPO."""
-    models: dict[str, Callable[[], VarianceModel]] = {
-        "dr_grpo": DrGRPO,
-        "rloo": RLOO,
-        "grpo": lambda: GRPO(ddof=1, epsilon=GRPO_EPSILON),
-    }
-    return models[estimator]()
+# a reward function whose name has one of these words is taken for the success where several are trained
+SUCCESS_WORDS = ("accuracy", "correct", "success", "solved", "exact_match")
 
 
 def prompt_id_rule(dataset: Any, id_column: str | None) -> PromptIdRule:
     """The id rule of a data set; streams are not read ahead, so theirs is the id column or the prompt's text.
 
     Raises:
-        ConfigurationError: the id column is not in the data set.
+        ConfigurationError: the id column is not in the data set, or neither ids nor prompts are.
     """
-    columns = dataset.column_names
+    columns = _columns(dataset)
     if id_column is not None and columns is not None and id_column not in columns:
         raise ConfigurationError(
             f"prompt_id_column must be a column of the data set, but got {id_column!r}; columns: {columns}"
         )
     extra = [name for name in ID_COLUMNS if name in (columns or ())]
+    if id_column is None and columns is not None and "prompt" not in columns and not extra:
+        raise ConfigurationError(
+            "a data set without a `prompt` column (its environment owns the prompts) must name its prompts by "
+            f"prompt_id_column, but got prompt_id_column=None; columns: {columns}"
+        )
     if id_column is not None or not extra or not hasattr(dataset, "__len__"):
         return choose_rule((), id_column=id_column)
-    return choose_rule(dataset.select_columns(["prompt", *extra]))
+    return choose_rule(_rows(dataset, ["prompt", *extra]))
 
 
-def build_allocator(
-    args: Any,
-    dataset: Any,
-    rule: PromptIdRule,
-    *,
-    predictor: Any = None,
-    policy: Any = None,
-) -> RolloutAllocator:
-    """The allocator that a config describes.
-
-    Args:
-        args: an AdaptiveGRPOConfig or AdaptiveRLOOConfig.
-        dataset: the training set, or a stream, whose prompts become known as they come.
-        rule: how rows are named.
-        predictor, policy: objects instead of the config's names.
+def prompts_of_dataset(dataset: Any, rule: PromptIdRule, settings: AllocationSettings) -> PromptSet | None:
+    """The data set's prompts; None for a stream, whose prompts become known as they come.
 
     Raises:
-        ConfigurationError: the names do not fit the data set.
+        ConfigurationError: a configured column is not in the data set.
+        InvalidInputError: a configured column does not hold numbers.
     """
-    return RolloutAllocator(
-        _predictor(args, dataset, rule) if predictor is None else predictor,
-        learned_model(args.estimator) if args.variance == "learned" else variance_model(args.estimator),
-        min_group_size=args.min_group_size,
-        max_group_size=args.max_group_size,
-        policy=_policy(args.policy) if policy is None else policy,
-        guard=args.guard,
-        reward_values=float32_values(args.reward_values),
-    )
-
-
-def _policy(name: str) -> Any:
-    from viprl.allocation.policies import POLICIES
-
-    if name not in POLICIES:
-        raise ConfigurationError(f"`policy` must be one of {sorted(POLICIES)}, but got {name!r}")
-    return POLICIES[name]()
-
-
-def _predictor(args: Any, dataset: Any, rule: PromptIdRule) -> Any:
-    name, columns = args.predictor, args.side_information or ()
     if not hasattr(dataset, "__len__"):
-        # a stream's prompts become known as they come: predictors learn from own history alone
-        if name not in TAKES_NEW_PROMPTS or args.embedding_model != "none" or columns:
+        return None
+    columns = _columns(dataset)
+    numeric = [*settings.side_information, *([settings.initial_rates] if settings.initial_rates else [])]
+    for name in numeric:
+        if columns is not None and name not in columns and "extra_info" not in columns:
             raise ConfigurationError(
-                "a streaming data set needs a predictor that takes new prompts, without embeddings and side "
-                f"information, but got predictor={name!r}, embedding_model={args.embedding_model!r}, side_information="
-                f"{args.side_information}; use one of {sorted(TAKES_NEW_PROMPTS)}, or give the trainer an object"
+                f"side_information and initial_rates must name columns of the data set, but got {name!r}; columns: "
+                f"{columns}"
             )
-        return predictor_class(name)()
-    check_predictor(name, embedding_model=args.embedding_model, side_information=columns)
-    first_rows = _first_rows(dataset, rule)
-    rows = list(first_rows.values())
+    wanted = ["prompt", *([rule.column] if rule.column else ID_COLUMNS), *numeric, *(["extra_info"] if numeric else [])]
+    return name_rows(
+        _rows(dataset, wanted), rule, side_information=settings.side_information, initial_rates=settings.initial_rates
+    ).prompts
 
-    def texts() -> list[str]:
-        prompts = dataset["prompt"]
-        return [plain_text(prompts[row]) for row in rows]
 
-    return build_predictor(
-        name,
-        list(first_rows),
-        texts,
-        embedding_model=args.embedding_model,
-        embedding_cache=args.embedding_cache,
-        side_information=_side_information(columns, dataset, rows),
+def names_of(reward_funcs: Any) -> list[str]:
+    """The names that TRL gives reward functions: a function's own, a model's last part."""
+    given = reward_funcs if isinstance(reward_funcs, list) else [] if reward_funcs is None else [reward_funcs]
+    names = []
+    for function in given:
+        if isinstance(function, str):
+            names.append(function.rstrip("/").split("/")[-1])
+        elif hasattr(function, "config"):
+            names.append(get_config_model_id(function.config).split("/")[-1])
+        else:
+            names.append(get_callable_name(function))
+    return names
+
+
+def success_of(settings: AllocationSettings, functions: Sequence[str]) -> str | None:
+    """The reward function whose reward is the success; None where the trained reward itself (or a threshold) is.
+
+    With one function its reward is the success. With several, ``success_reward`` names it; else a function whose name
+    says so (``SUCCESS_WORDS``) is taken, and said.
+
+    Args:
+        functions: names of the reward functions.
+
+    Raises:
+        ConfigurationError: the name is not among them, or nothing tells which of several functions is the success.
+    """
+    listed = ", ".join(map(repr, functions))
+    named = settings.success_function
+    if named is not None:
+        if list(functions).count(named) != 1:
+            raise ConfigurationError(
+                f"success_reward must name one of the reward functions, {listed}, but got {named!r}"
+            )
+        return named
+    if len(functions) < 2 or settings.success_at is not None or settings.real_rewards:
+        return None
+    telling = [name for name in functions if any(word in name.lower() for word in SUCCESS_WORDS)]
+    if len(telling) == 1:
+        logger.info("of the reward functions %s, %r is the success that is predicted", listed, telling[0])
+        return telling[0]
+    if settings.policy == "uniform":
+        return None
+    raise ConfigurationError(
+        "with several reward functions `success_reward` must say what success is, the name of one of them or a number "
+        f"from which on their sum is a success, but got success_reward=None and {listed}; "
+        f"for example success_reward={functions[0]!r}"
     )
 
 
-def _first_rows(dataset: Any, rule: PromptIdRule) -> dict[str, int]:
-    """prompt_id -> its first row, in the order of the data set."""
-    columns = {"content": ["prompt"], "column": [rule.column], "extra_info.prompt_id": ["extra_info"]}.get(
-        rule.kind, [name for name in ID_COLUMNS if name in dataset.column_names]
-    )
-    first: dict[str, int] = {}
-    for position, row in enumerate(dataset.select_columns(columns)):
-        first.setdefault(rule.id_of(row), position)
-    return first
+def _columns(dataset: Any) -> list[str] | None:
+    """The columns that rows have; None where only reading them could tell."""
+    return None if _transformed(dataset) else dataset.column_names
 
 
-def _side_information(columns: Sequence[str], dataset: Any, rows: Sequence[int]) -> Mapping[str, NDArray[np.float64]]:
-    side: dict[str, NDArray[np.float64]] = {}
-    for name in columns:
-        if name not in dataset.column_names:
-            raise ConfigurationError(
-                f"side_information must name columns of the data set, but got {name!r}; columns: {dataset.column_names}"
-            )
-        values = dataset[name]
-        try:
-            side[name] = np.array([np.nan if values[row] is None else float(values[row]) for row in rows])
-        except (TypeError, ValueError) as error:
-            raise InvalidInputError(
-                f"side information must be numbers or None, but column {name!r}: {error}"
-            ) from error
-    return side
+def _transformed(dataset: Any) -> bool:
+    """``set_transform`` makes the rows, whatever columns are stored."""
+    return getattr(dataset, "format", {}).get("type") == "custom" if hasattr(dataset, "__len__") else False
+
+
+def _rows(dataset: Any, columns: Sequence[str]) -> Any:
+    """The rows with these columns, as far as there are such."""
+    if _transformed(dataset):
+        return dataset
+    return dataset.select_columns([name for name in dict.fromkeys(columns) if name in dataset.column_names])

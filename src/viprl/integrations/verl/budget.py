@@ -10,8 +10,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from viprl.errors import ConfigurationError, InfeasibleBudgetError
-from viprl.integrations.verl.options import AdaptiveOptions, select
+from viprl.errors import ConfigurationError
+from viprl.integrations.verl.options import select
+from viprl.settings import AllocationSettings
 
 
 @dataclass(frozen=True)
@@ -52,30 +53,30 @@ def data_parallel_size(config: Any) -> int:
     return max(1, gpus // model_parallel)
 
 
-def check_budget(config: Any, options: AdaptiveOptions) -> StepBudget:
-    """The step's budget and bounds.
+def check_budget(config: Any, settings: AllocationSettings) -> tuple[AllocationSettings, StepBudget]:
+    """The settings with the step's budget and bounds, and the step's numbers.
 
     Raises:
-        InfeasibleBudgetError: B L <= C <= B U does not hold.
-        ConfigurationError: C is no multiple of lcm(D, m), a mini-batch does not divide over the ranks or into
-            micro-batches, or generation batches do not make up a training batch.
+        ConfigurationError: B L <= C <= B U does not hold, C is no multiple of lcm(D, m), a mini-batch does not divide
+            over the ranks or into micro-batches, or generation batches do not make up a training batch.
     """
-    prompts = int(select(config, "data.train_batch_size"))
-    mean = int(select(config, "actor_rollout_ref.rollout.n"))
-    budget = prompts * mean if options.budget is None else int(options.budget)
-    low = min(3, budget // prompts) if options.min_group_size is None else options.min_group_size
-    high = 4 * budget // prompts if options.max_group_size is None else options.max_group_size
-    low, high = max(1, int(low)), int(high)
-    numbers = f"(B=train_batch_size={prompts}, C=budget={budget}, L=min_group_size={low}, U=max_group_size={high})"
-    if not (low <= high and prompts * low <= budget <= prompts * high):
-        raise InfeasibleBudgetError(f"L <= U and B*L <= C <= B*U must hold, but got {numbers}")
+    prompts, mean = (_count(config, path) for path in ("data.train_batch_size", "actor_rollout_ref.rollout.n"))
+    settings = settings.for_step(prompts, prompts * mean if settings.budget is None else settings.budget)
+    budget, low, high = (int(x or 0) for x in (settings.budget, settings.min_group_size, settings.max_group_size))
     multiple = _check_rows(config, budget, prompts, mean)
     generated = select(config, "data.gen_batch_size")
     if generated is not None and prompts % int(generated):
         raise ConfigurationError(
             f"data.train_batch_size must be a multiple of data.gen_batch_size, but got {prompts} and {generated}"
         )
-    return StepBudget(prompts, budget, low, high, multiple)
+    return settings, StepBudget(prompts, budget, low, high, multiple)
+
+
+def _count(config: Any, path: str) -> int:
+    value = select(config, path)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigurationError(f"{path} must be a positive integer, but got {value!r}")
+    return value
 
 
 def _check_rows(config: Any, budget: int, prompts: int, mean: int) -> int:
@@ -91,7 +92,7 @@ def _check_rows(config: Any, budget: int, prompts: int, mean: int) -> int:
     if budget % multiple:
         nearest = sorted({max(multiple, budget // multiple * multiple), -(-budget // multiple) * multiple})
         raise ConfigurationError(
-            "viprl.budget must be a multiple of lcm(data-parallel size, ppo_mini_batch_size * rollout.n), or verl adds "
+            "`budget` must be a multiple of lcm(data-parallel size, ppo_mini_batch_size * rollout.n), or verl adds "
             f"padding rows, but got {budget} for lcm({ranks}, {mini // mean} * {mean}) = {multiple}; "
             f"nearest: {' or '.join(map(str, nearest))}"
         )

@@ -8,9 +8,9 @@ from typing import Any
 
 from viprl.errors import ConfigurationError
 from viprl.integrations.verl.budget import StepBudget, check_budget
-from viprl.integrations.verl.learned import check_learnable
 from viprl.integrations.verl.options import AdaptiveOptions, select
 from viprl.integrations.verl.weights import check_weights
+from viprl.settings import AllocationSettings
 
 logger = logging.getLogger("viprl")
 
@@ -52,20 +52,22 @@ class RunSettings:
 
     Attributes:
         options: the ``+viprl.*`` overrides.
+        settings: what the allocator is to be, with budget and bounds.
         budget: the step's numbers.
-        estimator: "dr_grpo", "rloo" or "grpo".
         equal_weights: prompts weigh the same in the loss.
     """
 
     options: AdaptiveOptions
+    settings: AllocationSettings
     budget: StepBudget
-    estimator: str
     equal_weights: bool
 
     @property
     def learns_variance(self) -> bool:
-        """``+viprl.variance=learned``."""
-        return self.options.variance == "learned"
+        """The step's log-probabilities teach the allocator."""
+        return self.settings.variance == "learned" or (
+            self.settings.variance == "auto" and self.settings.not_learnable() is None
+        )
 
 
 def check_config(config: Any) -> RunSettings:
@@ -76,27 +78,27 @@ def check_config(config: Any) -> RunSettings:
 
     Raises:
         ConfigurationError: a setting cannot be honoured; the message gives the rule, the values and the remedy.
-        InfeasibleBudgetError: the budget does not fit the bounds.
     """
-    options = AdaptiveOptions.from_config(config)
+    estimator, equal = check_estimator(config)
+    options = AdaptiveOptions.from_config(config, estimator)
     for path, reason, remedy in REFUSED:
         if select(config, path, False):
             raise ConfigurationError(f"{path} must be off with adaptive rollouts: {reason}; {remedy}")
-    budget = check_budget(config, options)
-    estimator, equal = check_estimator(config, budget.min_group_size)
-    check_learnable(options, estimator)
+    settings, budget = check_budget(config, options.settings)
+    _check_group_of_one(config, budget.min_group_size)
     warnings = check_weights(config, equal=equal, mini_batches=_mini_batches(config, budget.rollouts))
     if not equal:
         warnings.append(
             f"algorithm.adv_estimator={select(config, 'algorithm.adv_estimator')} lets a prompt weigh n_q/C; "
             f"{PREFIX}{estimator} weighs all prompts the same, which is what the allocation minimises the variance of"
         )
+        settings = settings.replace(prompt_weighting="rollout")
     for warning in warnings:
         logger.warning("viprl: %s", warning)
-    return RunSettings(options, budget, estimator, equal)
+    return RunSettings(options, settings, budget, equal)
 
 
-def check_estimator(config: Any, min_group_size: int) -> tuple[str, bool]:
+def check_estimator(config: Any) -> tuple[str, bool]:
     """(estimator's name for the variance model, prompts weigh the same).
 
     Raises:
@@ -113,14 +115,18 @@ def check_estimator(config: Any, min_group_size: int) -> tuple[str, bool]:
             f"algorithm.adv_estimator must centre a prompt's rewards on the prompt's own group, but got {name!r}; "
             + remedy
         )
-    if min_group_size < 2 and not name.endswith("_vectorized"):
-        raise ConfigurationError(
-            f"verl's estimator {name!r} gives a group of one its raw reward as advantage, so min_group_size >= 2 must "
-            f"hold, but got {min_group_size}; {remedy}"
-        )
     normalised = bool(select(config, "algorithm.norm_adv_by_std_in_grpo", True))
     estimator = VERL_ESTIMATORS[name]
     return ("dr_grpo" if estimator == "grpo" and not normalised else estimator), False
+
+
+def _check_group_of_one(config: Any, min_group_size: int) -> None:
+    name = str(select(config, "algorithm.adv_estimator"))
+    if min_group_size < 2 and name in VERL_ESTIMATORS and not name.endswith("_vectorized"):
+        raise ConfigurationError(
+            f"verl's estimator {name!r} gives a group of one its raw reward as advantage, so min_group_size >= 2 must "
+            f"hold, but got {min_group_size}; use one of {', '.join(OWN_ESTIMATORS)}"
+        )
 
 
 def _mini_batches(config: Any, rollouts: int) -> int:

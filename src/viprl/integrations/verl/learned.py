@@ -15,44 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from viprl.allocator import RolloutAllocator
-from viprl.errors import ConfigurationError
 from viprl.integrations.verl.ledger import Answer
-from viprl.integrations.verl.options import AdaptiveOptions, select
+from viprl.integrations.verl.options import select
 from viprl.variance.surprisal import surprisals
 
 # ``_compute_old_log_prob`` writes the first in every mode: recomputed by the actor, or with
 # ``rollout_correction.bypass_mode`` the rollout engine's.
 FIELDS = ("old_log_probs", "response_mask")
-ESTIMATORS = ("rloo", "dr_grpo")
-
-
-def check_learnable(options: AdaptiveOptions, estimator: str) -> None:
-    """Refuse what the learned variance is not derived for; nothing is checked with ``variance=formula``.
-
-    Args:
-        options: the ``+viprl.*`` overrides.
-        estimator: the variance model's name for the run's estimator.
-
-    Raises:
-        ConfigurationError: another estimator than rloo and dr_grpo, real rewards, or a policy that needs a formula.
-    """
-    if options.variance != "learned":
-        return
-    if estimator not in ESTIMATORS:
-        raise ConfigurationError(
-            f"viprl.variance=learned is derived for the estimators {' and '.join(ESTIMATORS)}, but got {estimator!r}; "
-            "use algorithm.adv_estimator=viprl_rloo or viprl_dr_grpo, or viprl.variance=formula"
-        )
-    if options.predictor == "reward_variance":
-        raise ConfigurationError(
-            "viprl.variance=learned tells success from failure, so rewards must be binary, but got "
-            "viprl.predictor=reward_variance; use viprl.variance=formula"
-        )
-    if options.policy == "relaxed":
-        raise ConfigurationError(
-            "viprl.policy=relaxed solves the formula's curves alone, but got viprl.variance=learned; use "
-            "viprl.policy=vip, or viprl.variance=formula"
-        )
 
 
 def token_aggregation(config: Any) -> str:

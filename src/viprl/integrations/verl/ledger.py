@@ -31,12 +31,14 @@ class Answer:
         plan: the plan.
         rewards: (C,) in plan order, NaN for planned rollouts without a reward. Within a group in the order of the rows.
         squared_norms: (C,) of the same rollouts, NaN where a rollout is missing or its norm was not measured.
+        successes: (C,) what defines success where that is not the reward itself; NaN where unknown.
         tokens: (B,) response tokens of the group's rows.
     """
 
     plan: Plan
     rewards: FloatArray
     squared_norms: FloatArray
+    successes: FloatArray
     tokens: NDArray[np.int64]
 
     @property
@@ -107,6 +109,7 @@ class PlanLedger:
         tokens: ArrayLike,
         *,
         squared_norms: ArrayLike | None = None,
+        successes: ArrayLike | None = None,
         max_missing: float,
         step: int,
     ) -> list[Answer]:
@@ -117,6 +120,7 @@ class PlanLedger:
             rewards: (R,), NaN for missing.
             tokens: (R,) response tokens.
             squared_norms: (R,) of the rows' gradients, NaN where unknown; None where none is measured.
+            successes: (R,) NaN where missing; None where the reward itself tells.
             max_missing: largest share of the planned rollouts that may come back without a reward.
             step: named in errors.
 
@@ -125,11 +129,14 @@ class PlanLedger:
             MissingRewardsError: more rewards are missing than ``max_missing`` allows.
         """
         values, lengths = np.asarray(rewards, float), np.asarray(tokens, np.int64)
-        norms = np.full(len(values), np.nan) if squared_norms is None else np.asarray(squared_norms, float)
+        norms, outcomes = (
+            np.full(len(values), np.nan) if given is None else np.asarray(given, float)
+            for given in (squared_norms, successes)
+        )
         answers = [_unanswered(plan) for plan in self._plans]
         starts = [np.cumsum(plan.group_sizes) - plan.group_sizes for plan in self._plans]
         filled = [np.zeros(len(plan), dtype=np.int64) for plan in self._plans]
-        for uid, reward, norm, length in zip(uids, values, norms, lengths, strict=True):
+        for uid, reward, norm, outcome, length in zip(uids, values, norms, outcomes, lengths, strict=True):
             place = self._place.get(uid)
             if place is None:
                 raise PlanError(f"every row must answer an open plan, but uid {uid!r} of step {step} answers none")
@@ -140,7 +147,7 @@ class PlanLedger:
                     f"a group must have at most its planned rows, but uid {uid!r} of step {step} has more than {size}"
                 )
             row = starts[number][q] + filled[number][q]
-            answer.rewards[row], answer.squared_norms[row] = reward, norm
+            answer.rewards[row], answer.squared_norms[row], answer.successes[row] = reward, norm, outcome
             answer.tokens[q] += length
             filled[number][q] += 1
         self._plans, self._place = [], {}
@@ -150,7 +157,7 @@ class PlanLedger:
 
 def _unanswered(plan: Plan) -> Answer:
     planned = int(plan.group_sizes.sum())
-    return Answer(plan, np.full(planned, np.nan), np.full(planned, np.nan), np.zeros(len(plan), dtype=np.int64))
+    return Answer(plan, *(np.full(planned, np.nan) for _ in range(3)), np.zeros(len(plan), dtype=np.int64))
 
 
 def _check_missing(answers: list[Answer], max_missing: float, step: int) -> None:
@@ -163,6 +170,21 @@ def _check_missing(answers: list[Answer], max_missing: float, step: int) -> None
             "reward at all); look for 'Error in _run_prompt' (rollouts) and 'the reward function raised' (rewards) in "
             "the logs of the agent loop workers"
         )
+
+
+def extra_rewards(extra_fields: Sequence[Any], name: str) -> FloatArray:
+    """(R,) what the reward function returned under a name beside its score, NaN where it gave nothing.
+
+    Raises:
+        ConfigurationError: no row of the batch has that name.
+    """
+    infos = [(getattr(extra, "data", extra) or {}).get("reward_extra_info") or {} for extra in extra_fields]
+    if infos and not any(name in info for info in infos):
+        raise ConfigurationError(
+            f"success_reward must name a number in the dict that the reward function returns, but got {name!r}; names: "
+            f"{sorted({key for info in infos for key in info})}"
+        )
+    return np.array([np.nan if info.get(name) is None else float(info[name]) for info in infos])
 
 
 def repair_score_metrics(metrics: dict[str, Any], rewards: Sequence[float]) -> None:

@@ -27,8 +27,14 @@ from viprl.integrations.verl import TRAINER_MODE, learned
 from viprl.integrations.verl.advantages import is_padding
 from viprl.integrations.verl.agent_loop import MANAGER_PATH
 from viprl.integrations.verl.checks import check_config
-from viprl.integrations.verl.ledger import MissingRewardsError, PlanLedger, parse_key, repair_score_metrics
-from viprl.integrations.verl.setup import ID_COLUMN, build_allocator, prompts_of_dataset
+from viprl.integrations.verl.ledger import (
+    MissingRewardsError,
+    PlanLedger,
+    extra_rewards,
+    parse_key,
+    repair_score_metrics,
+)
+from viprl.integrations.verl.setup import ID_COLUMN, allocator_of_run, prompts_of_dataset
 
 logger = logging.getLogger("viprl")
 
@@ -50,7 +56,7 @@ class AdaptiveTrainerSync(PPOTrainerSync):
     def __init__(self, config: DictConfig) -> None:
         if logger.level == logging.NOTSET:  # verl's root logger shows warnings alone; its modules set their own level
             logger.setLevel(os.getenv("VERL_LOGGING_LEVEL", "INFO"))
-        self.settings = check_config(config)
+        self.run = check_config(config)
         agent = config.actor_rollout_ref.rollout.agent
         if not agent.get("agent_loop_manager_class"):
             with open_dict(config):
@@ -59,18 +65,18 @@ class AdaptiveTrainerSync(PPOTrainerSync):
         self.allocator: RolloutAllocator
         self._rewards: np.ndarray = np.zeros(0)
         super().__init__(config)
-        self.history = HistoryWriter(self.settings.options.history_dir)
+        self.history = HistoryWriter(self.run.options.history_dir)
 
     def _init_dataloader(self) -> None:
         super()._init_dataloader()
         prompt_column = self.config.data.get("prompt_key", "prompt")
-        prompts = prompts_of_dataset(self.train_dataset, prompt_column=prompt_column, settings=self.settings)
-        self.allocator = build_allocator(prompts, self.settings)
+        prompts = prompts_of_dataset(self.train_dataset, prompt_column=prompt_column, settings=self.run.settings)
+        self.allocator = allocator_of_run(prompts, self.run)
 
     def _submit_batch_to_rollout(self, batch: TensorDict) -> int:
         start = time.perf_counter()
         prompt_ids = [str(prompt_id) for prompt_id in batch[ID_COLUMN]]
-        plan = self.allocator.allocate(prompt_ids, self.settings.budget.of(len(prompt_ids)))
+        plan = self.allocator.allocate(prompt_ids, self.run.budget.of(len(prompt_ids)))
         self.ledger.open(plan, [str(uid) for uid in batch["uid"]])
         tu.assign_non_tensor_stack(batch, "__rollout_n__", plan.group_sizes.tolist())
         self.timing_raw["viprl_allocate"] = time.perf_counter() - start
@@ -94,7 +100,9 @@ class AdaptiveTrainerSync(PPOTrainerSync):
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict) -> KVBatchMeta:
         start = time.perf_counter()
-        fields = ["rm_scores", *(learned.FIELDS if self.settings.learns_variance else ())]
+        fields = ["rm_scores", *(learned.FIELDS if self.run.learns_variance else ())]
+        if self.run.settings.success_function is not None:
+            fields.append("extra_fields")
         data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
         columns = {field: list(data[field].unbind()) for field in fields}
         self.timing_raw["viprl_fetch"] = time.perf_counter() - start
@@ -114,16 +122,23 @@ class AdaptiveTrainerSync(PPOTrainerSync):
     def _observe(self, uids: list[str], tokens: np.ndarray, columns: dict[str, list], metrics: dict) -> None:
         self._rewards = np.array([float(row.sum()) for row in columns["rm_scores"]])
         norms = None
-        if self.settings.learns_variance:
+        if self.run.learns_variance:
             norms = learned.squared_norms(*(columns[f] for f in learned.FIELDS), learned.token_aggregation(self.config))
-        limit = self.settings.options.max_missing
+        name = self.run.settings.success_function
         answers = self.ledger.settle(
-            uids, self._rewards, tokens, squared_norms=norms, max_missing=limit, step=self.global_steps
+            uids,
+            self._rewards,
+            tokens,
+            squared_norms=norms,
+            successes=None if name is None else extra_rewards(columns["extra_fields"], name),
+            max_missing=self.run.options.max_missing,
+            step=self.global_steps,
         )
         for answer in answers:
-            if self.settings.learns_variance:
+            if self.run.learns_variance:
                 learned.teach(self.allocator, answer)
-            self.allocator.observe(answer.plan, answer.rewards, tokens=answer.tokens)
+            successes = None if name is None else answer.successes
+            self.allocator.observe(answer.plan, answer.rewards, successes=successes, tokens=answer.tokens)
             self.history.add(self.allocator.history_rows())
             metrics.update({name: float(value) for name, value in self.allocator.metrics().items()})
         metrics["viprl/missing_rewards"] = sum(answer.missing for answer in answers)
@@ -168,7 +183,7 @@ class AdaptiveTrainerSync(PPOTrainerSync):
 
     def _restore(self, path: Path) -> None:
         if not path.exists():
-            if not self.settings.options.fresh_state:
+            if not self.run.options.fresh_state:
                 raise CheckpointError(
                     f"a resumed run needs the allocator's state, but {path} does not exist; set "
                     "+viprl.fresh_state=true to go on from a checkpoint of stock verl with a cold predictor"
