@@ -77,8 +77,9 @@ def test_embeddings_and_side_information(files: tuple[Path, Path], tmp_path: Pat
     ("extra", "message"),
     [
         (["--budget", "5"], "5"),
-        (["--budget", "48", "--policy", "best"], "--policy must be one of"),
-        (["--budget", "48", "--side-information", "text"], "side information must be numbers"),
+        (["--budget", "48", "--policy", "best"], "`policy` must be one of"),
+        (["--budget", "48", "--side-information", "text"], "must hold numbers"),
+        (["--budget", "48", "--side-information", "rte"], "must have the column 'rte'"),
         (["--budget", "48", "--history", "nowhere.jsonl"], "nowhere.jsonl"),
         (["--budget", "48", "--text-column", "body"], "must have the column 'body'"),
     ],

@@ -32,7 +32,8 @@ def in_process(count: int, batch: int, steps: int, predictor: str) -> dict[str, 
     from viprl.integrations.verl.checks import RunSettings
     from viprl.integrations.verl.ledger import PlanLedger
     from viprl.integrations.verl.options import AdaptiveOptions
-    from viprl.integrations.verl.setup import build_allocator, prompts_of_dataset
+    from viprl.integrations.verl.setup import allocator_of_run, prompts_of_dataset
+    from viprl.settings import AllocationSettings
 
     rows = {
         "data_source": ["d"] * count,
@@ -41,7 +42,8 @@ def in_process(count: int, batch: int, steps: int, predictor: str) -> dict[str, 
     }
     holder = types.SimpleNamespace(dataframe=Dataset.from_dict(rows))
     budget = StepBudget(batch, 8 * batch, 3, 32, 8 * batch)
-    settings = RunSettings(AdaptiveOptions(predictor=predictor), budget, "rloo", True)
+    settings = AllocationSettings(estimator="rloo", predictor=predictor, variance="formula").for_step(batch, 8 * batch)
+    run = RunSettings(AdaptiveOptions(settings), settings, budget, True)
     measured: dict[str, list[float]] = {name: [] for name in (*NAMES, "set-up")}
     processor: dict[str, list[float]] = {}
 
@@ -53,7 +55,7 @@ def in_process(count: int, batch: int, steps: int, predictor: str) -> dict[str, 
         return result
 
     prompts = timed("set-up", lambda: prompts_of_dataset(holder, prompt_column="prompt", settings=settings))
-    allocator = timed("set-up", lambda: build_allocator(prompts, settings))
+    allocator = timed("set-up", lambda: allocator_of_run(prompts, run))
     rng = np.random.default_rng(0)
     chance = rng.beta(0.4, 0.5, count)
     order = rng.permutation(count)
@@ -61,7 +63,7 @@ def in_process(count: int, batch: int, steps: int, predictor: str) -> dict[str, 
         for step in range(steps):
             # two visits to the same prompts: the second meets a warm predictor
             chosen = order[(step // 2 * batch) % (count - batch) :][:batch]
-            ids = [prompts.row_ids[i] for i in chosen]
+            ids = [prompts.ids[i] for i in chosen]
             ledger = PlanLedger()
             plan = timed("viprl_allocate", lambda ids=ids: allocator.allocate(ids, budget.rollouts))
             uids = [f"{step}u{i}" for i in range(batch)]

@@ -20,7 +20,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("prompts", type=Path, help="prompts.jsonl, .parquet or .csv")
     parser.add_argument("-o", "--output", type=Path, help="default: the prompts file with the ending .embeddings.npz")
-    parser.add_argument("--text-column", help="default: the first of text, prompt, question, problem")
+    parser.add_argument("--text-column", help="default: the first of prompt_text, text, prompt, question, problem")
     parser.add_argument("--id-column", help="default: prompt_id or id where present, else a hash of the text")
     parser.add_argument(
         "--model",
@@ -36,17 +36,19 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Read, embed, write; the summary goes to stdout, warnings to stderr."""
-    from viprl.embeddings import embed_with_report, read_prompt_table, save_embeddings, table_prompt_ids
-    from viprl.prompts.ids import plain_text
+    from viprl.embeddings import embed_with_report, save_embeddings
+    from viprl.prompts.files import read_prompts
 
     output = args.output or args.prompts.with_suffix(".embeddings.npz")
     if output.suffix != ".npz":
         raise InvalidInputError(f"--output must end in .npz, but got {output}")
-    table = read_prompt_table(args.prompts, text_column=args.text_column)
-    ids = table_prompt_ids(args.prompts, table, args.id_column)
+    found = read_prompts(args.prompts, text_column=args.text_column, id_column=args.id_column)
+    for note in found.notes():
+        print(f"viprl embed: {note}", file=sys.stderr)
+    prompts = found.named.prompts
     started = time.perf_counter()
     result = embed_with_report(
-        [plain_text(text) for text in table.texts],
+        prompts.read_texts(),
         args.model,
         None if args.no_cache else (args.cache_dir or _default_cache()),
         batch_size=args.batch_size,
@@ -56,9 +58,9 @@ def run(args: argparse.Namespace) -> int:
     message = result.truncation_message()
     if message is not None:
         print(f"viprl embed: {message}", file=sys.stderr)
-    save_embeddings(output, ids, result.vectors, model=result.model, fingerprint=result.fingerprint)
+    save_embeddings(output, prompts.ids, result.vectors, model=result.model, fingerprint=result.fingerprint)
     print(
-        f"{len(ids)} prompts, {result.distinct} distinct texts, {result.computed} computed and "
+        f"{len(prompts)} prompts, {result.distinct} distinct texts, {result.computed} computed and "
         f"{result.distinct - result.computed} from the cache in {seconds:.1f} s -> {output} "
         f"({result.vectors.shape[1]} dimensions, {result.model})"
     )

@@ -3,7 +3,6 @@
 from viprl.embeddings.encoders import PACKAGED_MODEL, Encoder, SentenceEncoder
 from viprl.embeddings.files import load_embeddings, save_embeddings
 from viprl.embeddings.hashed import HashedNgrams
-from viprl.embeddings.table import PromptTable, read_prompt_table, table_prompt_ids
 from viprl.embeddings.texts import EmbeddingResult, TruncationWarning, embed, embed_with_report
 
 __all__ = [
@@ -11,13 +10,10 @@ __all__ = [
     "EmbeddingResult",
     "Encoder",
     "HashedNgrams",
-    "PromptTable",
     "SentenceEncoder",
     "TruncationWarning",
     "embed",
     "embed_with_report",
     "load_embeddings",
-    "read_prompt_table",
     "save_embeddings",
-    "table_prompt_ids",
 ]

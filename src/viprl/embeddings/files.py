@@ -65,3 +65,48 @@ def load_embeddings(path: str | Path) -> EmbeddingFile:
     if number > FORMAT:
         raise InvalidInputError(f"format <= {FORMAT} must hold, but {path} has format {number}; a newer viprl wrote it")
     return result
+
+
+def read_vectors(path: str | Path, ids: Sequence[str], rows: Sequence[int], count: int) -> NDArray[np.float32]:
+    """(N, D) vectors of prompts, from an .npz with ids or an .npy in the order of a prompts file.
+
+    Args:
+        path: ``.npz`` with ``prompt_ids`` and ``embeddings`` (as ``viprl embed`` writes), or ``.npy`` with a row for each
+            of the file's rows.
+        ids: N prompt ids.
+        rows: (N,) the row of the prompts file that speaks for each id.
+        count: rows of the prompts file.
+
+    Raises:
+        InvalidInputError: no such archive, the wrong number of rows, or ids without a vector.
+    """
+    path = Path(path)
+    try:
+        with open(path, "rb") as file:
+            stored = np.load(file, allow_pickle=False)
+            if isinstance(stored, np.ndarray):
+                names, vectors = None, stored
+            else:
+                names, vectors = [str(name) for name in stored["prompt_ids"]], stored["embeddings"]
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # numpy raises many kinds on a file that is no array
+        raise InvalidInputError(
+            f"{path} must be an .npy of vectors, or an .npz with `prompt_ids` and `embeddings`, but: {error}"
+        ) from error
+    if vectors.ndim != 2 or vectors.dtype.kind not in "fiu" or len(vectors) != (count if names is None else len(names)):
+        raise InvalidInputError(
+            f"embeddings must be numbers of shape ({count if names is None else len(names)}, D), a row a prompt, but "
+            f"{path} holds {vectors.dtype} of shape {vectors.shape}"
+        )
+    where = list(rows)
+    if names is not None:
+        places = {name: row for row, name in enumerate(names)}
+        absent = [prompt_id for prompt_id in ids if prompt_id not in places]
+        if absent:
+            raise InvalidInputError(
+                f"every prompt must have an embedding, but {len(absent)} of {len(ids)} are not in {path} (first: "
+                f"{absent[0]!r})"
+            )
+        where = [places[prompt_id] for prompt_id in ids]
+    return np.asarray(vectors[np.asarray(where, dtype=np.int64)], dtype=np.float32)

@@ -182,8 +182,8 @@ def test_the_data_set_gets_a_column_of_ids(make_config: Make) -> None:
     from viprl.integrations.verl.setup import prompts_of_dataset
 
     holder = types.SimpleNamespace(dataframe=datasets.Dataset.from_list(prompt_rows(5)))
-    settings = check_config(make_config())
+    settings = check_config(make_config()).settings
     prompts = prompts_of_dataset(holder, prompt_column="prompt", settings=settings)
-    assert holder.dataframe[ID_COLUMN] == prompts.row_ids == [f"t/{i}" for i in range(5)]
+    assert holder.dataframe[ID_COLUMN] == list(prompts.ids) == [f"t/{i}" for i in range(5)]
     with pytest.raises(ConfigurationError, match="dataframe"):
         prompts_of_dataset(object(), prompt_column="prompt", settings=settings)

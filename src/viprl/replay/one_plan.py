@@ -1,0 +1,93 @@
+"""One plan for a file of prompts, from a recorded history of outcomes: what ``viprl allocate`` prints."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from viprl.build import build_allocator
+from viprl.embeddings.files import read_vectors
+from viprl.errors import ConfigurationError
+from viprl.plan import Plan
+from viprl.prompts.files import read_prompts
+from viprl.replay.readers import read_log
+from viprl.settings import AllocationSettings
+
+
+def plan_for_file(
+    path: Path,
+    settings: AllocationSettings,
+    *,
+    history: Path | None = None,
+    columns: dict[str, str] | None = None,
+    on_error: str = "stop",
+    text_column: str | None = None,
+    embeddings: Path | None = None,
+    say: Callable[[str], None] = lambda sentence: None,
+) -> Plan:
+    """Read prompts and history, learn step by step, allocate ``settings.budget``.
+
+    Args:
+        path: prompts, as ``viprl.prompts.files`` reads them; every prompt gets a group.
+        settings: with ``budget``. The guard plays no part: this is one plan for a user to judge.
+        history: outcomes, as ``viprl replay`` reads them; None is a start from nothing.
+        columns: names of the history's columns where they are others.
+        on_error: "stop" or "skip", what a malformed row of the history does.
+        text_column: of the prompts file.
+        embeddings: a file of vectors.
+        say: takes what the user should know, sentence by sentence.
+
+    Raises:
+        ConfigurationError, InvalidInputError: settings or files break a rule.
+    """
+    found = read_prompts(
+        path,
+        text_column=text_column,
+        id_column=settings.prompt_id_column,
+        side_information=settings.side_information,
+        initial_rates=settings.initial_rates,
+    )
+    for note in found.notes():
+        say(note)
+    prompts = found.named.prompts
+    if settings.budget is None:
+        raise ConfigurationError("`budget` must say how many rollouts to divide, but got None")
+    settings = settings.for_step(len(prompts), settings.budget)
+    if embeddings is not None:
+        vectors = read_vectors(embeddings, prompts.ids, found.named.first_rows, len(found.rows))
+        prompts = dataclasses.replace(prompts, embeddings=vectors)
+    allocator = build_allocator(prompts, settings.replace(guard=False))
+    if history is not None:
+        _learn(allocator.predictor, history, columns or {}, on_error, prompts.ids, path, say)
+    return allocator.allocate(list(prompts.ids), settings.budget)
+
+
+def _learn(
+    predictor: Any,
+    history: Path,
+    columns: dict[str, str],
+    on_error: str,
+    ids: Sequence[str],
+    prompts_path: Path,
+    say: Callable[[str], None],
+) -> None:
+    known = set(ids)
+    log, report = read_log(history, on_error=on_error, columns=columns)
+    foreign: set[str] = set()
+    for start, end in zip(log.offsets[:-1], log.offsets[1:], strict=True):
+        step = [log.prompt_ids[row] for row in log.rows[start:end]]
+        keep = [i for i, prompt_id in enumerate(step) if prompt_id in known]
+        foreign.update(prompt_id for prompt_id in step if prompt_id not in known)
+        if keep:
+            predictor.observe(
+                [step[i] for i in keep], log.successes[start:end][keep], log.rollouts[start:end][keep].astype(float)
+            )
+    for line in report.lines():
+        say(line)
+    if foreign:
+        say(
+            f"{len(foreign)} prompts of the history are not in {prompts_path} and taught nothing (first: "
+            f"{min(foreign)!r})"
+        )
