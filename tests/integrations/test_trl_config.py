@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("trl")
 import tiny
+from tests.refusals import REFUSED
 from transformers import HfArgumentParser
 from trl import GRPOConfig, GRPOTrainer, RLOOTrainer
 from trl_runs import Fixed, make
@@ -35,7 +36,7 @@ class TestDefaults:
 
     def test_model_and_bounds_reach_the_allocator(self, tmp_path):
         for kind, model in (("dr_grpo", "dr_grpo"), ("grpo", "grpo"), ("rloo_in_grpo", "rloo"), ("rloo", "rloo")):
-            allocator = make(kind, tmp_path, max_group_size=12).allocator
+            allocator = make(kind, tmp_path, max_group_size=12, variance="formula").allocator
             assert (allocator.model.name, allocator.min_group_size, allocator.max_group_size) == (model, 2, 12)
 
     @pytest.mark.parametrize("config", [AdaptiveGRPOConfig, AdaptiveRLOOConfig])
@@ -95,10 +96,16 @@ class TestRefusals:
         given.pop("policy", None)
         AdaptiveRLOOTrainer(tiny.model(), tiny.reward, config, processing_class=tiny.tokenizer(), **given)
 
+    def test_every_contradiction_of_the_settings_is_refused_in_their_words(self, tmp_path):
+        for given, words in REFUSED.values():
+            scale = "group" if given.get("estimator") == "grpo" else "none"
+            with pytest.raises(ConfigurationError) as refused:
+                AdaptiveGRPOConfig(**tiny.arguments(tmp_path, scale_rewards=scale, **given))
+            assert words in str(refused.value)
+
     def test_unknown_policy(self, tmp_path):
-        config = AdaptiveGRPOConfig(**tiny.arguments(tmp_path, policy="dice"))
-        with pytest.raises(ConfigurationError, match=r"policy.*uniform.*vip.*'dice'"):
-            AdaptiveGRPOTrainer(tiny.model(), tiny.reward, config, tiny.dataset(), processing_class=tiny.tokenizer())
+        with pytest.raises(ConfigurationError, match=r"policy.*vip, uniform.*'dice'"):
+            AdaptiveGRPOConfig(**tiny.arguments(tmp_path, policy="dice"))
 
     def test_stock_config(self, tmp_path):
         with pytest.raises(ConfigurationError, match="AdaptiveGRPOConfig"):
@@ -140,8 +147,8 @@ def test_side_information_and_embeddings_reach_the_predictor(tmp_path, monkeypat
     given = {}
 
     class Spy(DiscountedBeta):
-        def __init__(self, vectors, **kwargs):
-            given.update(kwargs, vectors=vectors)
+        def __init__(self, embeddings, **kwargs):
+            given.update(kwargs, vectors=embeddings)
             super().__init__(kwargs["prompt_ids"])
 
     monkeypatch.setattr(prediction, "CalibratedPredictor", Spy)
@@ -202,6 +209,7 @@ class TestContract:
 
         ours = {"_gather_prompts", "_decide", "_collect_rewards", "_advantages", "_penalty", "_learn", "_on_main"}
         ours |= {"_is_parents_estimator", "_one_completion_per_row", "_gathered", "_id_or_none", "_restore"}
+        ours |= {"_choose_success", "_set_up", "_build", "_successes"}
         ours |= {"_window_extras", "_restore_window_extras"}
         for mixin in (AdaptiveRolloutMixin, ResumableMixin):
             for name, value in vars(mixin).items():

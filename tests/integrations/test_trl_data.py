@@ -48,8 +48,9 @@ def test_stream_takes_what_can_meet_new_prompts(tmp_path):
         config = AdaptiveRLOOConfig(**tiny.arguments(tmp_path, **options))
         return AdaptiveRLOOTrainer(tiny.model(), tiny.reward, config, stream, processing_class=tiny.tokenizer())
 
-    for options in ({"predictor": "gaussian_process"}, {"embedding_model": "packaged"}, {"side_information": ["gold"]}):
-        with pytest.raises(ConfigurationError, match=r"streaming.*discounted_beta"):
+    gp = {"predictor": "gaussian_process", "embedding_model": "packaged"}
+    for options in (gp, {"embedding_model": "packaged"}, {"side_information": ["gold"]}):
+        with pytest.raises(ConfigurationError, match=r"stream.*discounted_beta"):
             build(**options)
     trainer = build()
     trainer.train()

@@ -71,8 +71,8 @@ def read_vectors(path: str | Path, ids: Sequence[str], rows: Sequence[int], coun
     """(N, D) vectors of prompts, from an .npz with ids or an .npy in the order of a prompts file.
 
     Args:
-        path: ``.npz`` with ``prompt_ids`` and ``embeddings`` (as ``viprl embed`` writes), or ``.npy`` with a row for each
-            of the file's rows.
+        path: ``.npz`` with ``prompt_ids`` and ``embeddings`` (as ``viprl embed`` writes), or ``.npy`` with a row for
+            each row of the prompts file.
         ids: N prompt ids.
         rows: (N,) the row of the prompts file that speaks for each id.
         count: rows of the prompts file.

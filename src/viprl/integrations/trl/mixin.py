@@ -249,7 +249,8 @@ class AdaptiveRolloutMixin(ResumableMixin):
     def _learn(
         self, plan: Plan | None, rewards: FloatArray, successes: FloatArray | None, tokens: FloatArray
     ) -> dict[str, float]:
-        self.allocator.observe(plan, rewards, successes=successes, tokens=tokens)
+        told = {} if successes is None else {"successes": successes}
+        self.allocator.observe(plan, rewards, tokens=tokens, **told)
         if self.history is not None:
             self.history.add(self.allocator.history_rows())
         metrics: dict[str, float] = self.allocator.metrics()

@@ -6,7 +6,6 @@ generation window anew when stopped inside it.
 
 from __future__ import annotations
 
-import logging
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +14,6 @@ from typing import Any
 from viprl.checkpoint import read_state
 from viprl.history import HistoryWriter, parts
 from viprl.integrations.trl import resume
-
-logger = logging.getLogger("viprl")
 
 
 class ResumableMixin:
@@ -42,13 +39,6 @@ class ResumableMixin:
         finally:
             if self.history is not None:
                 self.history.flush()
-        if self.allocator is not None:
-            used, steps = self.allocator.policy_steps, self.allocator.step
-            quiet = used > 0 or steps == 0 or self.args.policy == "uniform"
-            logger.log(
-                logging.INFO if quiet else logging.WARNING,
-                "viprl: the policy's groups were used in %d of %d steps", used, steps,
-            )  # fmt: skip
         return result
 
     def _save_rng_state(self, output_dir: str) -> None:

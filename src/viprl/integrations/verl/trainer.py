@@ -137,8 +137,8 @@ class AdaptiveTrainerSync(PPOTrainerSync):
         for answer in answers:
             if self.run.learns_variance:
                 learned.teach(self.allocator, answer)
-            successes = None if name is None else answer.successes
-            self.allocator.observe(answer.plan, answer.rewards, successes=successes, tokens=answer.tokens)
+            told = {} if name is None else {"successes": answer.successes}
+            self.allocator.observe(answer.plan, answer.rewards, tokens=answer.tokens, **told)
             self.history.add(self.allocator.history_rows())
             metrics.update({name: float(value) for name, value in self.allocator.metrics().items()})
         metrics["viprl/missing_rewards"] = sum(answer.missing for answer in answers)
