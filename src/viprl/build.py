@@ -54,6 +54,10 @@ def build_allocator(
             "in a loop of your own `success_reward` must be a number (rewards from it on are successes), or the "
             f"successes go to observe(plan, rewards, successes=...), but got {settings.success_reward!r}"
         )
+    if policy is not None and policy.name in registry.names("policy"):
+        settings = settings.replace(policy=policy.name)
+    if predictor is not None and predictor.reward_kind == "real":
+        not_learnable = "tells success from failure, but the predictor is of real rewards"
     low, high = (
         default if bound is None else bound
         for bound, default in zip((settings.min_group_size, settings.max_group_size), DEFAULT_BOUNDS, strict=True)

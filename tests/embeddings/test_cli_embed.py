@@ -65,23 +65,22 @@ def test_without_ids_the_text_names_the_prompt(tmp_path):
         ("p.jsonl", "", [], "at least one prompt"),
         ("p.jsonl", "\n\n", [], "at least one prompt"),
         ("p.csv", "prompt\n", [], "at least one prompt"),
-        ("p.jsonl", '{"prompt": "a"}\n{"prompt": \n', [], "line 2: every line must be a JSON object"),
-        ("p.jsonl", '{"prompt": "a"}\n[1]\n', [], "line 2: every line must be a JSON object, but got list"),
-        ("p.jsonl", b'{"prompt": "a"}\n{"prompt": "\xff"}\n', [], "line 2: every line must be a JSON object in UTF-8"),
+        ("p.jsonl", '{"prompt": "a"}\n{"prompt": \n', [], "line 2: must be JSON"),
+        ("p.jsonl", '{"prompt": "a"}\n[1]\n', [], "line 2: must be a JSON object, but is list"),
+        ("p.jsonl", b'{"prompt": "a"}\n{"prompt": "\xff"}\n', [], "line 2: must be UTF-8"),
         ("p.jsonl", '{"x": "a"}\n', [], "one of the columns"),
-        ("p.jsonl", '{"prompt": "a"}\n', ["--text-column", "y"], "must have the column 'y', but has only ['prompt']"),
-        ("p.jsonl", '{"prompt": "a"}\n', ["--id-column", "y"], "row 1: every row must have the id column 'y'"),
-        ("p.jsonl", '{"prompt": "a"}\n{"x": 1}\n', [], "row 2: every row must have 'prompt'"),
+        ("p.jsonl", '{"prompt": "a"}\n', ["--text-column", "y"], "must have the column 'y', but has ['prompt']"),
+        ("p.jsonl", '{"prompt": "a"}\n', ["--id-column", "y"], "must have the column 'y', but has ['prompt']"),
+        ("p.jsonl", '{"prompt": "a"}\n{"x": 1}\n', [], "row 2: 'prompt' must be a text"),
         ("p.jsonl", '{"prompt": "a"}\n{"prompt": " "}\n', [], "row 2: 'prompt' must be a text that is not empty"),
         ("p.jsonl", '{"prompt": 5}\n', [], "row 1: 'prompt' must be a text"),
         ("p.jsonl", '{"prompt": null}\n', [], "row 1: 'prompt' must be a text"),
-        ("p.jsonl", '{"prompt": "a"}\n{"prompt": "a"}\n', [], "rows 1 and 2: prompt ids must be unique"),
         ("p.jsonl", '{"id": 1, "prompt": "a"}\n{"id": 1, "prompt": "b"}\n', [], "different texts"),
-        ("p.csv", "id,prompt\n1,a\n2\n", [], "line 3: every row must have the header's 2 fields"),
-        ("p.csv", "id,prompt\n1,a,b\n", [], "line 2: every row must have the header's 2 fields"),
-        ("p.csv", b"prompt\n\xff\xfe\n", [], "must be a CSV file in UTF-8"),
-        ("p.parquet", "no parquet", [], "must be a Parquet file"),
-        ("p.txt", "text", [], "must end in .jsonl"),
+        ("p.csv", "id,prompt\n1,a\n2\n", [], "line 3: must have the header's 2 fields"),
+        ("p.csv", "id,prompt\n1,a,b\n", [], "line 2: must have the header's 2 fields"),
+        ("p.csv", b"prompt\n\xff\xfe\n", [], "line 2: must be UTF-8"),
+        ("p.parquet", "no parquet", [], "must be a whole parquet file"),
+        ("p.txt", "text", [], "a table must end in"),
         ("p.jsonl", '{"prompt": "a"}\n', ["-o", "e.npy"], "must end in .npz"),
     ],
 )
@@ -96,9 +95,15 @@ def test_bad_files_are_one_clear_line(tmp_path, capsys, name, content, arguments
     assert not list(tmp_path.glob("*.npz")), "nothing is written"
 
 
+def test_rows_of_one_prompt_are_merged_and_said(tmp_path, capsys):
+    assert embed(jsonl(tmp_path / "p.jsonl", [{"prompt": "a"}, {"prompt": "b"}, {"prompt": "a"}])) == 0
+    printed = capsys.readouterr()
+    assert "1 of 3 rows" in printed.err and printed.out.startswith("2 prompts")
+
+
 def test_absent_file(tmp_path, capsys):
     assert embed(tmp_path / "absent.jsonl") == 2
-    assert "no such file" in capsys.readouterr().err
+    assert "No such file" in capsys.readouterr().err
 
 
 def test_long_texts_are_reported(tmp_path, capsys, monkeypatch):

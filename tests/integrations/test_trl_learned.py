@@ -14,7 +14,7 @@ import trl_runs
 
 from viprl.errors import ConfigurationError
 from viprl.integrations.trl.learned import ROW
-from viprl.variance import RLOO, OutcomeMoments
+from viprl.variance import OutcomeMoments
 
 
 def run(kind: str, folder: Any, **options: Any) -> tuple[Any, list[dict[str, Any]], dict[int, float]]:
@@ -94,7 +94,18 @@ def test_refusals(tmp_path: Any) -> None:
         trl_runs.make("rloo", tmp_path, variance="guessed")
 
 
-def test_the_formula_is_the_default(tmp_path: Any) -> None:
-    trainer = trl_runs.make("rloo", tmp_path, beta=0.0)
-    assert trainer.norm_hook is None and isinstance(trainer.allocator.model, RLOO)
-    assert not isinstance(trainer.allocator.model, OutcomeMoments)
+@pytest.mark.parametrize(
+    ("kind", "options", "learns"),
+    [
+        ("rloo", {}, True),
+        ("dr_grpo", {}, True),
+        ("grpo", {}, False),
+        ("rloo", {"variance": "formula"}, False),
+    ],
+)
+def test_learned_is_the_default_where_it_can_be(
+    kind: str, options: dict[str, Any], learns: bool, tmp_path: Any
+) -> None:
+    trainer = trl_runs.make(kind, tmp_path, **options)
+    assert (trainer.norm_hook is not None) == learns == isinstance(trainer.allocator.model, OutcomeMoments)
+    assert trainer.args.variance == ("learned" if learns else "formula")

@@ -106,20 +106,20 @@ class AdaptiveRolloutMixin(ResumableMixin):
         self._success = None
         binary = allocator is None and (predictor is None or predictor.reward_kind == "binary")
         if binary and kwargs.get("environment_factory") is None:  # which may bring a reward of its own
-            self._choose_success(args, setup.names_of(reward_funcs))
+            self._choose_success(args, setup.names_of(reward_funcs), args.reward_weights)
         super().__init__(model, reward_funcs, args, train_dataset, *rest, **kwargs)  # type: ignore[call-arg]
         weights.warn_about_rollout_terms(args, self.model.config)
         self._id_rule = rule
         self.last_step: Step | None = None
         self._rewards_per_func: torch.Tensor | None = None
         if binary or args.success_reward is not None:
-            self._choose_success(args, self.reward_func_names)
+            self._choose_success(args, self.reward_func_names, self.reward_weights.tolist())
         self.allocator = None
         self.history: HistoryWriter | None = None
         args.variance = self._on_main(lambda: self._set_up(allocator, predictor, policy))
 
-    def _choose_success(self, args: Any, functions: list[str]) -> None:
-        self._success = setup.success_of(args.settings, functions)
+    def _choose_success(self, args: Any, functions: list[str], weights: list[float] | None) -> None:
+        self._success = setup.success_of(args.settings, functions, weights)
         args.success_reward = self._success or args.success_reward
         args.settings.replace()  # refuses what does not go with it
 

@@ -81,14 +81,17 @@ def names_of(reward_funcs: Any) -> list[str]:
     return names
 
 
-def success_of(settings: AllocationSettings, functions: Sequence[str]) -> str | None:
+def success_of(
+    settings: AllocationSettings, functions: Sequence[str], weights: Sequence[float] | None = None
+) -> str | None:
     """The reward function whose reward is the success; None where the trained reward itself (or a threshold) is.
 
-    With one function its reward is the success. With several, ``success_reward`` names it; else a function whose name
-    says so (``SUCCESS_WORDS``) is taken, and said.
+    With one function its reward is the success. With several that are trained, ``success_reward`` names it; else a
+    function whose name says so (``SUCCESS_WORDS``) is taken, and said.
 
     Args:
         functions: names of the reward functions.
+        weights: of the functions; one of weight 0 is not trained. None weighs all alike.
 
     Raises:
         ConfigurationError: the name is not among them, or nothing tells which of several functions is the success.
@@ -101,6 +104,8 @@ def success_of(settings: AllocationSettings, functions: Sequence[str]) -> str | 
                 f"success_reward must name one of the reward functions, {listed}, but got {named!r}"
             )
         return named
+    if weights is not None and len(weights) == len(functions):
+        functions = [name for name, weight in zip(functions, weights, strict=True) if weight != 0]
     if len(functions) < 2 or settings.success_at is not None or settings.real_rewards:
         return None
     telling = [name for name in functions if any(word in name.lower() for word in SUCCESS_WORDS)]
