@@ -87,7 +87,7 @@ def test_learned_variance_shows_in_the_metrics(
     assert 0 < found["viprl/learned_variance_ratio"] != 1.0
     assert found["viprl/gradient_norm_dispersion"] != 1.0
     assert {"viprl/learned_variance_blend", "viprl/learned_variance_exponent"} <= found.keys()
-    plain = steps(make_trainer(), monkeypatch, 1)
+    plain = steps(make_trainer({"viprl.variance": "formula"}), monkeypatch, 1)
     assert not any("learned" in name for name in plain)
 
 
@@ -125,4 +125,6 @@ def test_learned_variance_survives_a_checkpoint(
     expected.pop("viprl/overhead_seconds"), actual.pop("viprl/overhead_seconds")
     assert actual == pytest.approx(expected, rel=0, abs=0, nan_ok=True)
     with pytest.raises(CheckpointError, match="outcome_moments_rloo"):
-        make_trainer()._restore(Path(built.config.trainer.default_local_dir, "global_step_6", STATE_FILE))
+        make_trainer({"viprl.variance": "formula"})._restore(
+            Path(built.config.trainer.default_local_dir, "global_step_6", STATE_FILE)
+        )

@@ -141,7 +141,6 @@ class AdaptiveRolloutMixin(ResumableMixin):
             settings,
             predictor=predictor,
             policy=policy,
-            epsilon=setup.EPSILON,
             not_learnable=self.args.gives_no_norms(),
         )
 

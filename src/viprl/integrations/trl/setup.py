@@ -8,7 +8,6 @@ from typing import Any
 
 from trl.trainer.utils import get_callable_name, get_config_model_id
 
-from viprl.advantages import GRPO_EPSILON
 from viprl.errors import ConfigurationError
 from viprl.prompts import PromptIdRule, PromptSet, choose_rule, name_rows
 from viprl.settings import AllocationSettings
@@ -16,7 +15,6 @@ from viprl.settings import AllocationSettings
 logger = logging.getLogger("viprl")
 
 ID_COLUMNS = ("extra_info", "data_source", "index")
-EPSILON = GRPO_EPSILON  # what TRL adds to the standard deviation
 
 # a reward function whose name has one of these words is taken for the success where several are trained
 SUCCESS_WORDS = ("accuracy", "correct", "success", "solved", "exact_match")

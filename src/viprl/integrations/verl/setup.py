@@ -19,8 +19,6 @@ logger = logging.getLogger("viprl")
 
 ID_COLUMN = "viprl_prompt_id"
 
-VERL_STD_EPSILON = 1e-6
-
 
 def read_prompts(rows: Sequence[Mapping[str, Any]], *, prompt_column: str, settings: AllocationSettings) -> NamedRows:
     """Ids, texts and numbers of a data set's R rows (a ``datasets.Dataset`` will do).
@@ -70,6 +68,6 @@ def allocator_of_run(prompts: PromptSet, run: RunSettings) -> RolloutAllocator:
     """The run's allocator; embeddings are computed once and cached."""
     start = time.perf_counter()
     settings = run.settings.replace(reward_values=float32_values(run.settings.reward_values))
-    allocator = build_allocator(prompts, settings, epsilon=VERL_STD_EPSILON, not_learnable=None)
+    allocator = build_allocator(prompts, settings, not_learnable=None)
     logger.info("viprl: %s ready after %.1f s", settings.predictor, time.perf_counter() - start)
     return allocator
