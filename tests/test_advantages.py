@@ -13,10 +13,10 @@ from viprl.advantages import (
     equal_weights,
     flat_rewards,
     group_advantages,
-    group_moments,
     rows_of_sizes,
 )
 from viprl.errors import InvalidInputError
+from viprl.feedback import group_moments
 
 
 def by_hand(groups: list[list[float | None]], estimator: str, epsilon: float) -> list[float]:

@@ -97,7 +97,7 @@ def test_refusals(make):
     with pytest.raises(InvalidInputError, match="exactly the columns"):
         writer.add([{**row, "colour": 1}])
     with pytest.raises(InvalidInputError, match="must not be null"):
-        writer.add([{**row, "successes": None}])
+        writer.add([{**row, "n_rollouts": None}])
     writer.add([row])
     with pytest.raises(InvalidInputError, match="backwards"):
         writer.add(step_rows(2))

@@ -13,7 +13,7 @@ import pytest
 
 SRC = Path(__file__).resolve().parents[1] / "src" / "viprl"
 
-COMMON = {"errors", "_arrays", "_files", "_tables"}  # what every room may import
+COMMON = {"errors", "_arrays", "_files", "_parts", "_tables"}  # what every room may import
 # a folder (or top-level module) -> what it may import of viprl at run time beside the common modules
 STEPS = {"prediction", "variance", "allocation"}
 CORE = STEPS | {
@@ -30,6 +30,7 @@ ALLOWED = {
     "errors": set(),
     "_arrays": set(),
     "_files": set(),
+    "_parts": set(),
     "_tables": set(),
     "registry": set(),
     "settings": {"registry"},
@@ -40,7 +41,7 @@ ALLOWED = {
     "feedback": {"feedback", "plan", "prediction"},
     "advantages": {"feedback"},
     "history": set(),
-    "plan": {"prediction", "advantages"},
+    "plan": {"prediction", "advantages", "feedback"},
     "allocator": CORE,
     "prompts": {"prompts"},
     "build": CORE | {"build", "prompts", "embeddings"},

@@ -20,27 +20,25 @@ def plan() -> viprl.Plan:
     return allocator.allocate(["easy", "half", "new", "hard"], 32)
 
 
-def test_weights_make_prompts_equal(plan: viprl.Plan) -> None:
-    weights, rows = plan.advantage_weights(), plan.rows()
-    assert weights.shape == (32,)
-    np.testing.assert_allclose(np.bincount(rows, weights), np.full(4, 32 / 4))
-    rng = np.random.default_rng(0)
-    values = rng.normal(size=32)
-    by_prompt = np.mean([values[rows == q].mean() for q in range(4)])
-    assert (weights * values).mean() == pytest.approx(by_prompt)
+def test_advantages_are_the_plans_own_and_weigh_prompts_equally(plan: viprl.Plan) -> None:
+    rewards = np.random.default_rng(0).normal(size=32)
+    expected = viprl.group_advantages(rewards, plan, "rloo", prompt_weighting="equal")
+    np.testing.assert_array_equal(plan.advantages(rewards), expected)
+    plain = plan.advantages(rewards, prompt_weighting="rollout")
+    np.testing.assert_array_equal(plain, viprl.group_advantages(rewards, plan, "rloo"))
+    np.testing.assert_allclose(expected, plain * (32 / 4) / plan.group_sizes[plan.rows()])
+    with pytest.raises(InvalidInputError, match="prompt_weighting"):
+        plan.advantages(rewards, prompt_weighting="both")
 
 
-def test_weights_count_what_is_present(plan: viprl.Plan) -> None:
-    rows = plan.rows()
-    present = np.ones(32, bool)
-    present[rows == 0] = False  # a prompt without any reward
-    present[np.flatnonzero(rows == 1)[0]] = False
-    weights = plan.advantage_weights(present)
-    assert (weights[~present] == 0).all()
-    count = present.sum()
-    np.testing.assert_allclose(np.bincount(rows, weights), [0, *[count / 3] * 3])
-    with pytest.raises(InvalidInputError, match="one entry per planned rollout"):
-        plan.advantage_weights(np.ones(5, bool))
+def test_advantages_know_the_constant_beside_the_standard_deviation() -> None:
+    allocator = viprl.RolloutAllocator(viprl.DiscountedBeta(), viprl.GRPO(epsilon=0.5))
+    plan = allocator.allocate(["a", "b"], 8)
+    rewards = [[1, 0, 0, 0], [1, 1, None, 0]]
+    expected = viprl.group_advantages(rewards, plan, "grpo", epsilon=0.5, prompt_weighting="equal")
+    np.testing.assert_array_equal(plan.advantages(rewards), expected)
+    learned = viprl.RolloutAllocator(viprl.DiscountedBeta(), viprl.OutcomeMoments(estimator="dr_grpo"))
+    assert learned.allocate(["a", "b"], 8).estimator == "dr_grpo"
 
 
 def test_predicted_ratio_is_the_models(plan: viprl.Plan) -> None:

@@ -38,7 +38,7 @@ def replay(name: str, model: OutcomeMoments, predictor: Any, source: str = "squa
     for ids, sizes, rewards, norms in zip(*steps, strict=True):
         own = ids.tolist()
         prediction = predictor.predict(own)
-        model.observe(own, prediction, sizes, rewards, norms)
+        model.learn(own, prediction, sizes, rewards, norms)
         counts = np.add.reduceat(rewards, np.concatenate([[0], np.cumsum(sizes)[:-1]]))
         predictor.observe(own, counts, sizes)
     return predictor
@@ -62,7 +62,7 @@ def allocations(ids: list[str], taught: dict, budget: int, high: int) -> dict[st
     for label, (model, rates) in taught.items():
         if label == SHARPER:
             sizes["paper, default predictor"] = viprl.solve_allocation(RLOO(), rates, budget, LOW, high)
-        sizes[label] = viprl.solve_allocation(model.for_prompts(ids), rates, budget, LOW, high)
+        sizes[label] = viprl.solve_allocation(model.bind(ids), rates, budget, LOW, high)
         if label == "learned":  # without the test of trust
             sizes["learned, always"] = oracle_sizes(*model.moments(rates, ids), budget, LOW, high)
     return sizes
@@ -81,7 +81,7 @@ def evaluate(name: str, pools: list[PromptPool], taught: dict, mean_size: int) -
     known = variance_curve(v1, v2, oracle_sizes(v1, v2, budget, LOW, high))
     promised = {
         n: float(m.variance(prediction, sizes[n]).sum() / m.variance(prediction, uniform).sum())
-        for n, m in (("paper", RLOO()), ("learned", model.for_prompts(ids)))
+        for n, m in (("paper", RLOO()), ("learned", model.bind(ids)))
     }
     rows = measured_rows(values, reference, known, promised)
     oracles = {

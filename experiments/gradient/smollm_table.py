@@ -33,10 +33,10 @@ def allocations(past: list[PromptPool], aggregation: str, mean: int) -> dict[str
     ids, prediction = [p.prompt_id for p in past], posterior(past)
     budget, bounds = mean * len(past), (LOW, 4 * mean)
     uniform = np.full(len(past), mean)
-    models = {"paper": RLOO(), "learned": learn_from_pools(past, aggregation=aggregation).for_prompts(ids)}
+    models = {"paper": RLOO(), "learned": learn_from_pools(past, aggregation=aggregation).bind(ids)}
     for proxy in PROXIES:
         stand_ins = [PromptPool(p.prompt_id, p.rewards, np.diag(p.proxies[proxy]), p.lengths) for p in past]
-        models[f"learned from {proxy}"] = learn_from_pools(stand_ins, aggregation=aggregation).for_prompts(ids)
+        models[f"learned from {proxy}"] = learn_from_pools(stand_ins, aggregation=aggregation).bind(ids)
     found = {}
     for name, model in models.items():
         sizes = viprl.solve_allocation(model, prediction, budget, *bounds)

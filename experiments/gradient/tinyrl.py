@@ -74,10 +74,7 @@ class TinyRun:
         cheap = self._proxies(sequences, width) if self.record_proxies else {}
         norms = self._update(plan, rewards, sequences, width)
         marks.append(time.process_time())
-        model = self.allocator.model
-        if hasattr(model, "observe"):
-            model.observe(plan.prompt_ids, plan.prediction, plan.group_sizes, rewards, norms)
-        self.allocator.observe(plan, rewards)
+        self.allocator.observe(plan, rewards, squared_norms=norms)
         marks.append(time.process_time())
         labels = ("allocate", "rollouts", "update", "observe")
         spent = {n: b - a for n, a, b in zip(labels, marks[:-1], marks[1:], strict=True)}

@@ -16,9 +16,9 @@ import platform
 import time
 from pathlib import Path
 
+from viprl.reports.progress import PlainProgress
 from viprl.training import TrainConfig, run_job
 from viprl.training.callbacks import MetricsFile
-from viprl.reports.progress import PlainProgress
 from viprl.training.report.collect import overall_ratio, read_run, variance_ratios
 from viprl.training.run import runs_of
 

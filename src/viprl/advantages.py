@@ -1,4 +1,4 @@
-"""Statistics and advantages of ragged groups of rollouts.
+"""Advantages of ragged groups of rollouts.
 
 Trainers keep the rollouts of a step in a flat array of C rows. A group is named by a row index, never by position, so
 groups of any size, in any order, with any number of missing rewards are handled the same way. All arithmetic is in
@@ -9,15 +9,15 @@ Notation: C rollouts (rows) of the step, B groups (prompts of the batch), n_q th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from viprl._arrays import FloatArray, IntArray
 from viprl.errors import InvalidInputError
-from viprl.feedback.rewards import read_rewards
+from viprl.feedback.groups import group_moments
+from viprl.feedback.rewards import read_flat
 
 Estimator = Literal["dr_grpo", "rloo", "grpo"]
 PromptWeighting = Literal["none", "rollout", "equal"]
@@ -25,27 +25,6 @@ PromptWeighting = Literal["none", "rollout", "equal"]
 ESTIMATORS: tuple[str, ...] = ("dr_grpo", "rloo", "grpo")
 PROMPT_WEIGHTINGS: tuple[str, ...] = ("equal", "rollout", "none")
 GRPO_EPSILON = 1e-4
-
-# Rewards travel through trainers as float32. Spreads below a few of its rounding steps are not differences between
-# rollouts; dividing them by a standard deviation would turn rounding into a signal.
-_SAME_REWARD = 4 * float(np.finfo(np.float32).eps)
-
-
-@dataclass(frozen=True)
-class GroupMoments:
-    """Per-group statistics of the rewards that are present.
-
-    Attributes:
-        count: (B,) rewards present.
-        mean: (B,) their mean; NaN for an empty group.
-        variance: (B,) their variance with ddof 1, exactly 0 for a constant group; NaN where count < 2.
-        constant: (B,) True where at least one reward is present and all present ones are equal (to float32 rounding).
-    """
-
-    count: IntArray
-    mean: FloatArray
-    variance: FloatArray
-    constant: NDArray[np.bool_]
 
 
 def flat_rewards(rewards: Any, group_sizes: ArrayLike) -> FloatArray:
@@ -59,7 +38,7 @@ def flat_rewards(rewards: Any, group_sizes: ArrayLike) -> FloatArray:
     Raises:
         InvalidInputError: the shapes do not fit, a reward is infinite, or it is no number.
     """
-    return read_rewards(rewards, _sizes(group_sizes)).flat
+    return read_flat(rewards, _sizes(group_sizes))
 
 
 def float32_values(reward_values: tuple[float, float] | None) -> tuple[float, float] | None:
@@ -71,42 +50,6 @@ def rows_of_sizes(group_sizes: ArrayLike) -> IntArray:
     """(C,) index of the group of every rollout, for rollouts that lie group after group."""
     sizes = _sizes(group_sizes)
     return np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
-
-
-def group_moments(rewards: ArrayLike, rows: ArrayLike, num_groups: int) -> GroupMoments:
-    """Count, mean and variance of each group.
-
-    Args:
-        rewards: (C,) with NaN for missing rewards.
-        rows: (C,) group of every rollout, in [0, num_groups), in any order.
-        num_groups: B.
-    """
-    values = np.asarray(rewards, dtype=np.float64)
-    index = np.asarray(rows, dtype=np.int64)
-    if values.ndim != 1 or values.shape != index.shape:
-        raise InvalidInputError(f"rewards and rows must be (C,) alike, but got {values.shape} and {index.shape}")
-    if len(index) and not (0 <= index.min() and index.max() < num_groups):
-        raise InvalidInputError(f"0 <= rows < {num_groups} must hold, but got [{index.min()}, {index.max()}]")
-    present = ~np.isnan(values)
-    r, q = values[present], index[present]
-    count = np.bincount(q, minlength=num_groups).astype(np.int64)
-    low = np.full(num_groups, np.inf)
-    high = np.full(num_groups, -np.inf)
-    np.minimum.at(low, q, r)
-    np.maximum.at(high, q, r)
-    seen = count > 0
-    constant = np.zeros(num_groups, bool)
-    constant[seen] = high[seen] - low[seen] <= _SAME_REWARD * np.maximum(abs(high[seen]), abs(low[seen]))
-    # Sums are taken from the group's smallest reward, so a large common offset costs no digits.
-    base = np.where(seen, low, 0.0)
-    mean = np.full(num_groups, np.nan)
-    mean[seen] = base[seen] + np.bincount(q, r - base[q], num_groups)[seen] / count[seen]
-    mean = np.where(constant, base, mean)
-    squares = np.bincount(q, np.where(constant[q], 0.0, r - mean[q]) ** 2, num_groups)
-    variance = np.full(num_groups, np.nan)
-    pairs = count > 1
-    variance[pairs] = squares[pairs] / (count[pairs] - 1)
-    return GroupMoments(count, mean, variance, constant)
 
 
 def advantages_by_row(

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from viprl._arrays import FloatArray
+from viprl._arrays import FloatArray, IntArray
+from viprl._parts import check_bounds, check_part, per_group
 from viprl.allocation import VIP, Policy, Uniform
 from viprl.checkpoint import read_state, write_state
 from viprl.errors import CheckpointError, InvalidInputError, PlanError
-from viprl.feedback import Guard, OutageDetector, PredictionScores, Rewards, read_rewards
-from viprl.feedback.guard import bernoulli_noise
-from viprl.feedback.rewards import detect_values, successes
+from viprl.feedback import FeedbackRecord, Guard, Lesson, OutageDetector, Rewards, read_rewards
+from viprl.feedback.rewards import read_outcomes
 from viprl.history import history_rows
 from viprl.plan import Plan
 from viprl.prediction.base import Prediction, Predictor, PromptId
@@ -30,6 +30,7 @@ from viprl.variance import VarianceModel
 logger = logging.getLogger("viprl")
 
 REMEMBERED_PLANS = 4096  # plans that may be in flight or repeated by mistake
+ValuePair = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -44,21 +45,31 @@ class RestoreReport:
 class RolloutAllocator:
     """Divides a rollout budget over the prompts of each step so that the policy gradient's variance is smallest.
 
-    ``allocate`` is a pure function of (state, prompt ids, budget); ``observe`` is the only mutation.
+    ``allocate`` is a pure function of (state, prompt ids, budget); ``observe`` is the only mutation, with
+    ``observe_norms`` for gradient norms that come later.
 
     Args:
-        predictor: success probabilities (or reward variances) of prompts; see ``viprl.prediction``.
-        model: gradient variance as a function of prediction and group size; see ``viprl.variance``.
+        predictor: success probabilities (or reward variances) of prompts; a ``viprl.prediction.Predictor``.
+        model: gradient variance as a function of prediction and group size; a ``viprl.variance.VarianceModel``.
         min_group_size, max_group_size: bounds L, U on every group of a step.
-        policy: how to allocate; the exact minimiser of the summed variance (``VIP()``) by default.
+        policy: how to allocate, a ``viprl.allocation.Policy``; the exact minimiser of the summed variance (``VIP()``)
+            by default.
         guard: fall back to uniform groups while the realised variance is above uniform's; a ``Guard`` to tune it.
         quarantine: keep outages (rewards collapsing for many prompts at once) from the predictor; an
             ``OutageDetector`` to tune it.
         reward_values: the rewards (failure, success). By default {0, 1} and {-1, 1} are told apart by themselves.
+        success_at: rewards from this one on are successes. The predictor learns these; advantages and the guard's
+            measured variance go by the rewards themselves.
 
     Attributes:
         step: number of steps observed.
+        policy_steps: in how many of them the policy's groups were used, not the guard's uniform ones.
         restored: what the last restore found in the prompt set, else None.
+
+    Raises:
+        TypeError: a part that is no object of a subclass of its base; looking alike is not enough, since the hooks that
+            a part need not write come with the base.
+        InvalidInputError: bounds or reward values that contradict each other.
     """
 
     def __init__(
@@ -72,36 +83,44 @@ class RolloutAllocator:
         guard: bool | Guard = True,
         quarantine: bool | OutageDetector = True,
         reward_values: tuple[float, float] | None = None,
+        success_at: float | None = None,
     ) -> None:
-        if not 1 <= min_group_size <= max_group_size:
+        check_part(predictor, Predictor, "predictor", "viprl.DiscountedBeta() or viprl.CalibratedPredictor(...)")
+        check_part(model, VarianceModel, "model", "viprl.RLOO(), viprl.DrGRPO() or viprl.GRPO()")
+        if policy is not None:
+            check_part(policy, Policy, "policy", "viprl.VIP() or viprl.Uniform()")
+        if model.learns and predictor.reward_kind == "real":
             raise InvalidInputError(
-                "1 <= min_group_size <= max_group_size must hold, but got "
-                f"(min_group_size={min_group_size}, max_group_size={max_group_size})"
+                f"a variance model that learns tells success from failure, but {type(predictor).__name__} predicts "
+                "real rewards; use a formula (viprl.RLOO(), viprl.DrGRPO()) or a predictor of success probabilities"
             )
-        if reward_values is not None and not reward_values[0] < reward_values[1]:
-            raise InvalidInputError(f"reward_values must be (failure, success) in ascending order, got {reward_values}")
+        check_bounds(min_group_size, max_group_size, reward_values, success_at)
         self.predictor = predictor
         self.model = model
         self.policy: Policy = VIP() if policy is None else policy
         self.min_group_size, self.max_group_size = int(min_group_size), int(max_group_size)
         self.reward_values = None if reward_values is None else (float(reward_values[0]), float(reward_values[1]))
-        self.step = 0
+        self._declared = self.reward_values
+        self.success_at = None if success_at is None else float(success_at)
+        self.step = self.policy_steps = 0
         self.restored: RestoreReport | None = None
-        self._guard = guard if isinstance(guard, Guard) else Guard()
-        # a learned model compares itself with uniform groups by gradient norms, which p(1-p) would contradict
-        self._guarded = guard is not False and not getattr(model, "has_own_guard", False)
-        self._outage = quarantine if isinstance(quarantine, OutageDetector) else OutageDetector()
-        self._quarantine = quarantine is not False
-        self._scores = PredictionScores()
+        self._feedback = FeedbackRecord(guard, quarantine)
         self._visits: dict[PromptId, int] = {}
         self._observed: dict[str, None] = {}
         self._metrics: dict[str, float] = {}
         self._history: list[dict[str, Any]] = []
 
+    def __repr__(self) -> str:
+        held = "; the guard holds uniform groups" if self.guard_holding else ""
+        return (
+            f"RolloutAllocator({self.predictor!r}, {self.model!r}, {self.policy!r}, groups of {self.min_group_size} to "
+            f"{self.max_group_size}; {self.step} steps observed, the policy's groups used in {self.policy_steps}{held})"
+        )
+
     @property
     def guard_holding(self) -> bool:
         """True while the guard replaces the policy's group sizes by uniform ones."""
-        return self._guarded and self._guard.holding
+        return self._feedback.holding
 
     def predict(self, prompt_ids: Sequence[PromptId]) -> Prediction:
         """The predictor's prediction for B prompts; pure."""
@@ -124,14 +143,14 @@ class RolloutAllocator:
         if not ids:
             raise InvalidInputError("a step must have at least one prompt, but got none")
         prediction = self.predictor.predict(ids)
-        model = self._model_of(ids)
+        model = self.model.bind(ids)
         bounds = {"min_group_size": self.min_group_size, "max_group_size": self.max_group_size}
         sizes = [
             policy.allocate(prediction, model=model, budget=budget, scale=scale, **bounds)
             for policy in (self.policy, Uniform())
         ]
         adaptive, uniform = (np.asarray(n, dtype=np.int64) for n in sizes)
-        held = self._guarded and self._guard.replaces(float(prediction.cold.mean()))
+        held = self._feedback.replaces(float(prediction.cold.mean()))
         used = uniform if held else adaptive
         factor = 1.0 if scale is None else np.asarray(scale, dtype=np.float64)
         variance, uniform_variance, next_variance = (
@@ -145,9 +164,12 @@ class RolloutAllocator:
             step=self.step,
             policy=self.policy.name,
             model=self.model.name,
+            estimator=self.model.estimator,
+            epsilon=self.model.epsilon,
             adaptive_sizes=adaptive.copy(),
             uniform_sizes=uniform.copy(),
             variance=variance,
+            adaptive_variance=factor * model.variance(prediction, adaptive) if held else variance,
             uniform_variance=uniform_variance,
             next_variance=next_variance,
             min_group_size=np.full(len(ids), self.min_group_size),
@@ -161,6 +183,8 @@ class RolloutAllocator:
         plan: Plan,
         rewards: Any,
         *,
+        successes: Any = None,
+        squared_norms: Any = None,
         tokens: ArrayLike | None = None,
         seconds: ArrayLike | None = None,
     ) -> None:
@@ -170,6 +194,12 @@ class RolloutAllocator:
             plan: from ``allocate`` of this allocator (or of one with the same state).
             rewards: B groups in plan order, each with at most its planned rewards, or C rewards in plan order;
                 None and NaN mean missing.
+            successes: 0 or 1 for every rollout, shaped as ``rewards`` are; None and NaN mean unknown. What the
+                predictor learns where that is not the reward (accuracy, while accuracy and format are trained); -1 and
+                1, or the declared ``reward_values``, will do too.
+            squared_norms: squared norms of the rollouts' gradients, shaped as ``rewards`` are, in the same units at
+                every step; NaN where unknown. Models that learn from them (``OutcomeMoments``) read them; formulas do
+                not. Norms that are known only later go to ``observe_norms``.
             tokens, seconds: (B,) tokens and time that the groups took, for the history.
 
         Raises:
@@ -179,26 +209,52 @@ class RolloutAllocator:
         start = time.perf_counter()
         key = self._check(plan)
         read = read_rewards(rewards, plan.group_sizes)
-        extras = [None if x is None else np.asarray(x, dtype=np.float64) for x in (tokens, seconds)]
-        for name, extra in zip(("tokens", "seconds"), extras, strict=True):
-            if extra is not None and extra.shape != (len(plan),):
-                raise InvalidInputError(f"`{name}` must have shape ({len(plan)},), but got {extra.shape}")
-        binary = self.predictor.reward_kind == "binary"
-        quarantined = self._learn_binary(plan, read) if binary else self._learn_real(plan, read)
-        self._history = history_rows(plan, read, self.step, self._visits, self.reward_values or (0.0, 1.0), *extras)
+        outcomes, values = self._outcomes(read, successes, plan.group_sizes)
+        extras = [per_group(name, x, len(plan)) for name, x in (("tokens", tokens), ("seconds", seconds))]
+        lesson = Lesson.of(plan, read, outcomes)
+        norms = lesson.read_norms(squared_norms) if self.model.learns and squared_norms is not None else None
+        # nothing above this line changes state, so a refused observation leaves the allocator as it was
+        self.reward_values = values
+        learnt = self._feedback.take(lesson, self.model, norms)
+        if outcomes is None:
+            self.predictor.observe_rewards(plan.prompt_ids, read.means, read.variances, read.counts)
+        elif learnt:
+            self.predictor.observe(plan.prompt_ids, *lesson.counts())
+        self._history = history_rows(plan, read, outcomes, self.step, self._visits, *extras)
         for prompt_id in plan.prompt_ids:
             self._visits[prompt_id] = self._visits.get(prompt_id, 0) + 1
         self._observed[key] = None
         while len(self._observed) > REMEMBERED_PLANS:
             self._observed.pop(next(iter(self._observed)))
         self.step += 1
-        self._metrics = {**plan.metrics(), **self._seen(read, quarantined)}
-        if not binary:
+        self.policy_steps += not plan.guard_holding
+        self._metrics = {**plan.metrics(), **self._seen(read, not learnt)}
+        if outcomes is None:
             del self._metrics["viprl/dead_groups_predicted"]
         self._metrics["viprl/overhead_seconds"] = plan.seconds + time.perf_counter() - start
 
+    def observe_norms(self, plan: Plan | str, squared_norms: Any) -> None:
+        """Hand over gradient norms that came after ``observe``; formulas, which learn nothing from them, ignore them.
+
+        Args:
+            plan: an observed plan, or its ``key``. The last eight without norms are remembered.
+            squared_norms: as for ``observe``.
+
+        Raises:
+            InvalidInputError: shapes that do not fit, or norms that are negative or infinite.
+            PlanError: the plan was not observed, has its norms already, or lies too far back.
+        """
+        if not self.model.learns:
+            return
+        self._feedback.take_norms(plan if isinstance(plan, str) else plan.key, squared_norms, self.model)
+
     def metrics(self) -> dict[str, float]:
-        """The last observed step's numbers for a logger; keys start with ``viprl/``; empty before the first."""
+        """The last observed step's numbers for a logger; keys start with ``viprl/``; empty before the first.
+
+        ``variance_ratio`` and ``realised_variance_ratio`` are of the groups that were used, predicted for this step and
+        measured over past ones; ``policy_variance_ratio`` and ``policy_realised_variance_ratio`` of the policy's own,
+        also while the guard holds them back.
+        """
         return dict(self._metrics)
 
     def history_rows(self) -> list[dict[str, Any]]:
@@ -207,7 +263,7 @@ class RolloutAllocator:
 
     def reliability(self) -> FloatArray:
         """(3, 10): rollouts, mean prediction and success rate in ten bins of the predicted probability."""
-        return self._scores.reliability()
+        return self._feedback.scores.reliability()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state to one file, atomically."""
@@ -234,51 +290,41 @@ class RolloutAllocator:
         return {
             "settings": self._settings(),
             "step": self.step,
+            "policy_steps": self.policy_steps,
             "reward_values": None if self.reward_values is None else list(self.reward_values),
             "predictor": self.predictor.state_dict(),
-            "guard": self._guard.state_dict(),
-            "outage": self._outage.state_dict(),
-            "scores": self._scores.state_dict(),
+            "model": self.model.state_dict(),
+            **self._feedback.state_dict(),
             "visit_ids": list(self._visits),
             "visits": np.array(list(self._visits.values()), dtype=np.int64),
             "observed": list(self._observed),
-            **({"model": self.model.state_dict()} if hasattr(self.model, "state_dict") else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore ``state_dict()``; the sequence of plans then continues bit for bit.
 
         Raises:
-            CheckpointError: the state is of other settings.
+            CheckpointError: the state is of other settings, or of other reward values than were given here.
         """
-        if state["settings"] != self._settings():
-            differ = {
-                name: (state["settings"].get(name), value)
-                for name, value in self._settings().items()
-                if state["settings"].get(name) != value
-            }
+        now = {**self._settings(), "reward_values": None if self._declared is None else list(self._declared)}
+        saved = {**state["settings"], "reward_values": state["reward_values"]}
+        if now["reward_values"] is None or saved["reward_values"] is None:  # not given here, or not yet known there
+            del now["reward_values"]
+        differ = {name: (saved.get(name), value) for name, value in now.items() if saved.get(name) != value}
+        if differ:
             raise CheckpointError(
                 "the checkpoint's settings must be the allocator's, but (saved, now) differ in "
                 + ", ".join(f"{name}: {pair}" for name, pair in differ.items())
             )
         self.restored = _restore_predictor(self.predictor, state["predictor"])
-        self.step = int(state["step"])
+        self.step, self.policy_steps = int(state["step"]), int(state["policy_steps"])
         values = state["reward_values"]
-        self.reward_values = None if values is None else (float(values[0]), float(values[1]))
-        self._guard.load_state_dict(state["guard"])
-        self._outage.load_state_dict(state["outage"])
-        self._scores.load_state_dict(state["scores"])
-        if hasattr(self.model, "load_state_dict"):
-            self.model.load_state_dict(state["model"])
+        self.reward_values = self._declared if values is None else (float(values[0]), float(values[1]))
+        self.model.load_state_dict(state["model"])
+        self._feedback.load_state_dict(state)
         self._visits = dict(zip(state["visit_ids"], state["visits"].tolist(), strict=True))
         self._observed = dict.fromkeys(state["observed"])
         self._metrics, self._history = {}, []
-
-    def _model_of(self, ids: tuple[PromptId, ...]) -> VarianceModel:
-        """The variance model for these prompts: learned models know prompts by name, formulas do not."""
-        bind = getattr(self.model, "for_prompts", None)
-        bound: VarianceModel = self.model if bind is None else bind(ids)
-        return bound
 
     def _settings(self) -> dict[str, Any]:
         return {
@@ -287,6 +333,7 @@ class RolloutAllocator:
             "policy": self.policy.name,
             "min_group_size": self.min_group_size,
             "max_group_size": self.max_group_size,
+            "success_at": self.success_at,
         }
 
     def _check(self, plan: Plan) -> str:
@@ -299,74 +346,40 @@ class RolloutAllocator:
             )
         return key
 
-    def _learn_binary(self, plan: Plan, read: Rewards) -> bool:
-        values = self.reward_values or detect_values(read)
-        k = successes(read, values or (0.0, 1.0))
-        n = read.counts.astype(np.float64)
-        # nothing above this line changes state, so a refused reward leaves the allocator as it was
-        self.reward_values = values
-        if self._quarantine and self._outage.update(plan.prediction, k, n):
-            return True
-        self._scores.update(plan.prediction.mean, k, n)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            a_hat = np.where(n > 1, k * (n - k) / (n * (n - 1)), np.nan)
-        self._watch(plan, a_hat, bernoulli_noise(k, n))
-        order = list(dict.fromkeys(plan.prompt_ids))
-        if len(order) == len(plan):
-            self.predictor.observe(plan.prompt_ids, k, n)
-        else:  # a prompt that occurs twice has two groups and one history
-            where = {prompt_id: i for i, prompt_id in enumerate(order)}
-            rows = np.array([where[prompt_id] for prompt_id in plan.prompt_ids])
-            self.predictor.observe(order, np.bincount(rows, k), np.bincount(rows, n))
-        return False
-
-    def _learn_real(self, plan: Plan, read: Rewards) -> bool:
-        self._watch(plan, read.variances)
-        observe_rewards = self.predictor.observe_rewards  # type: ignore[attr-defined]
-        observe_rewards(plan.prompt_ids, read.means, read.variances, read.counts)
-        return False
-
-    def _watch(self, plan: Plan, a_hat: FloatArray, noise: FloatArray | None = None) -> None:
-        # models whose variance is no product of a weight and f(n) are watched by RLOO's factor
-        factor = getattr(self.model, "factor", None) or (lambda n: 1 / (n - 1))
-        held = self.guard_holding
-        with np.errstate(divide="ignore", invalid="ignore"):
-            self._guard.update(a_hat, plan.adaptive_sizes, plan.uniform_sizes, factor, noise)
-        if self._guarded and self._guard.holding != held:
-            state = self._guard.state()
-            what = "falling back to uniform groups" if self._guard.holding else "allocating by the policy again"
-            logger.warning(
-                "step %d: %s; realised variance ratio %.3f +- %.3f", self.step, what, state.ratio, state.standard_error
+    def _outcomes(self, read: Rewards, given: Any, sizes: IntArray) -> tuple[Rewards | None, ValuePair | None]:
+        """Successes of the rollouts (None for a predictor of real rewards), and the reward values as now known."""
+        if self.predictor.reward_kind == "binary":
+            return read_outcomes(read, given, sizes, success_at=self.success_at, reward_values=self.reward_values)
+        if given is not None:
+            raise InvalidInputError(
+                "`successes` are for predictors of success probabilities, but "
+                f"{type(self.predictor).__name__} learns real rewards"
             )
+        return None, self.reward_values
 
     def _seen(self, read: Rewards, quarantined: bool) -> dict[str, float]:
-        present = read.counts > 0
-        skipped = int(np.count_nonzero(~present))
+        skipped = int(np.count_nonzero(read.counts == 0))
         if skipped:
             logger.warning("step %d: %d prompts had no reward at all and were skipped", self.step - 1, skipped)
         if quarantined:
             logger.warning("step %d: rewards collapsed for many prompts at once; not learnt", self.step - 1)
-        guard = self._guard.state()
-        live = np.nan_to_num(read.variances) > 0
         found = {
-            "dead_groups_seen": float(np.count_nonzero(present & ~live)),
+            "dead_groups_seen": float(np.count_nonzero(read.constant)),
             "missing_rewards": float(read.missing),
             "skipped_prompts": float(skipped),
             "quarantined": float(quarantined),
-            "realised_variance_ratio": guard.ratio,
-            **self._scores.metrics(),
+            **self._feedback.metrics(),
             **self.predictor.metrics(),
-            **(self.model.metrics() if hasattr(self.model, "metrics") else {}),
+            **self.model.metrics(),
         }
         return {f"viprl/{name}": float(value) for name, value in found.items()}
 
 
 def _restore_predictor(predictor: Predictor, state: dict[str, Any]) -> RestoreReport | None:
-    merge = getattr(predictor, "merge_state", None)
-    if merge is None:
-        predictor.load_state_dict(state)
+    merged = predictor.merge_state(state)
+    if merged is None:
         return None
-    report = RestoreReport(**{name: tuple(ids) for name, ids in merge(state).items()})
+    report = RestoreReport(**{name: tuple(ids) for name, ids in merged.items()})
     if report.new or report.gone:
         logger.warning(
             "the prompt set changed since the checkpoint: %d new, %d gone, %d kept",

@@ -1,19 +1,25 @@
 """Per-prompt history of a run: its rows, and part files that can be cut back to a checkpoint.
 
-One row per group that has a reward: step (one generation batch), prompt_id, visit (from 0), successes (rewards mapped
-to [0, 1] and summed), n_rollouts (rewards present), reward_mean, reward_var (unbiased; None below two rewards),
-predicted_mean and predicted_bernoulli_variance (before the step), group_size (planned), tokens, seconds (None where not
-told). A flush writes one part file under a temporary name and renames it, so a reader never meets half a part; resuming
-from a checkpoint drops what was written after it.
+One row per group that has a reward: step (one generation batch), prompt_id, visit (from 0), successes, n_rollouts
+(rollouts whose success, or reward, is known), reward_mean and reward_var (of the rewards as trained; the variance is
+unbiased, None below two), predicted_mean and predicted_bernoulli_variance (before the step), group_size (planned),
+tokens, seconds (None where not told). A success is what the predictor learns: the upper of two reward values, or what
+was named a success; 0 <= successes <= n_rollouts always holds. With a predictor of real rewards there is none, and
+successes and both predictions are None: such a row is read by its reward_mean and reward_var.
+
+A flush writes one part file, whole or not at all; resuming from a checkpoint drops what was written after it.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from viprl._arrays import FloatArray
 from viprl._files import replacing, write_text
@@ -30,7 +36,7 @@ HISTORY_SCHEMA: dict[str, tuple[str, bool]] = {
     "step": ("int64", False),
     "prompt_id": ("string", False),
     "visit": ("int64", False),
-    "successes": ("float64", False),
+    "successes": ("float64", True),
     "n_rollouts": ("int64", False),
     "reward_mean": ("float64", True),
     "reward_var": ("float64", True),
@@ -47,41 +53,53 @@ _PART = re.compile(r"^part-(\d{8})-(\d{8})\.(parquet|jsonl)$")
 
 def history_rows(
     plan: Plan,
-    read: Rewards,
+    rewards: Rewards,
+    outcomes: Rewards | None,
     step: int,
     visits: Mapping[PromptId, int],
-    reward_values: tuple[float, float],
     tokens: FloatArray | None,
     seconds: FloatArray | None,
 ) -> list[dict[str, Any]]:
-    """One step's rows; ``visits`` counts each prompt's earlier groups, tokens and seconds are (B,)."""
-    low, high = reward_values
-    fresh: dict[PromptId, int] = {}
-    rows: list[dict[str, Any]] = []
-    for q, prompt_id in enumerate(plan.prompt_ids):
-        visit = visits.get(prompt_id, 0) + fresh.get(prompt_id, 0)
-        fresh[prompt_id] = fresh.get(prompt_id, 0) + 1
-        n = int(read.counts[q])
-        if n == 0:
-            continue
-        mean = float(read.means[q])
-        rows.append(
-            {
-                "step": step,
-                "prompt_id": str(prompt_id),
-                "visit": visit,
-                "successes": (mean - low) / (high - low) * n,
-                "n_rollouts": n,
-                "reward_mean": mean,
-                "reward_var": float(read.variances[q]) if n > 1 else None,
-                "predicted_mean": float(plan.prediction.mean[q]),
-                "predicted_bernoulli_variance": float(plan.prediction.bernoulli_variance[q]),
-                "group_size": int(plan.group_sizes[q]),
-                "tokens": None if tokens is None else int(tokens[q]),
-                "seconds": None if seconds is None else float(seconds[q]),
-            }
-        )
-    return rows
+    """One step's rows; ``visits`` counts each prompt's earlier groups, tokens and seconds are (B,).
+
+    Args:
+        rewards: as trained.
+        outcomes: 0 and 1 for every rollout whose success is known; None where there is no such thing as success.
+    """
+    counted = rewards if outcomes is None else outcomes
+    columns: dict[str, list[Any]] = {
+        "prompt_id": [str(prompt_id) for prompt_id in plan.prompt_ids],
+        "visit": _visits(plan.prompt_ids, visits),
+        "successes": _nullable(None if outcomes is None else np.rint(outcomes.means * outcomes.counts), len(plan)),
+        "n_rollouts": counted.counts.tolist(),
+        "reward_mean": _nullable(rewards.means, len(plan)),
+        "reward_var": _nullable(rewards.variances, len(plan)),
+        "predicted_mean": _nullable(None if outcomes is None else plan.prediction.mean, len(plan)),
+        "predicted_bernoulli_variance": _nullable(
+            None if outcomes is None else plan.prediction.bernoulli_variance, len(plan)
+        ),
+        "group_size": plan.group_sizes.tolist(),
+        "tokens": _nullable(None if tokens is None else tokens.astype(np.int64), len(plan)),
+        "seconds": _nullable(seconds, len(plan)),
+    }
+    rows = zip(*columns.values(), strict=True)
+    names = ("step", *columns)
+    return [dict(zip(names, (step, *row), strict=True)) for n, row in zip(counted.counts, rows, strict=True) if n > 0]
+
+
+def _visits(prompt_ids: Sequence[PromptId], visits: Mapping[PromptId, int]) -> list[int]:
+    """The number of earlier groups of each, those of this step included."""
+    fresh: Counter[PromptId] = Counter()
+    found = []
+    for prompt_id in prompt_ids:
+        found.append(visits.get(prompt_id, 0) + fresh[prompt_id])
+        fresh[prompt_id] += 1
+    return found
+
+
+def _nullable(values: Any, length: int) -> list[Any]:
+    """A column with None for NaN, or of None alone."""
+    return [None] * length if values is None else [None if value != value else value for value in values.tolist()]
 
 
 class HistoryWriter:

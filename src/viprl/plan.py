@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from viprl._arrays import FloatArray, IntArray
+from viprl.advantages import group_advantages
 from viprl.errors import InvalidInputError
 from viprl.prediction.base import Prediction, PromptId
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Plan:
     """Group sizes for one step with the predictions behind them. Iterating yields ``(prompt_id, group_size)``.
 
@@ -29,9 +29,11 @@ class Plan:
         budget: C.
         step: number of steps that the allocator had observed.
         policy, model: names of the policy and of the variance model.
+        estimator, epsilon: the advantages whose variance the model gives; see ``advantages``.
         adaptive_sizes: (B,) what the policy wanted; differs from ``group_sizes`` only while the guard holds.
         uniform_sizes: (B,) equal group sizes for the same budget and bounds.
-        variance, uniform_variance: (B,) predicted gradient variances under ``group_sizes`` and ``uniform_sizes``.
+        variance, adaptive_variance, uniform_variance: (B,) predicted gradient variances under ``group_sizes``,
+            ``adaptive_sizes`` and ``uniform_sizes``.
         next_variance: (B,) predicted variances with one rollout more.
         min_group_size, max_group_size: (B,) bounds.
         guard_holding: True where the guard replaced the policy's sizes by uniform ones.
@@ -45,9 +47,12 @@ class Plan:
     step: int
     policy: str
     model: str
+    estimator: str
+    epsilon: float | None
     adaptive_sizes: IntArray
     uniform_sizes: IntArray
     variance: FloatArray
+    adaptive_variance: FloatArray
     uniform_variance: FloatArray
     next_variance: FloatArray
     min_group_size: IntArray
@@ -66,6 +71,14 @@ class Plan:
     def __iter__(self) -> Iterator[tuple[PromptId, int]]:
         return iter(zip(self.prompt_ids, self.group_sizes.tolist(), strict=True))
 
+    def __repr__(self) -> str:
+        sizes = self.group_sizes
+        held = "uniform groups, held by the guard" if self.guard_holding else f"{self.policy} on {self.model}"
+        return (
+            f"Plan(step {self.step}: {self.budget} rollouts for {len(self)} prompts, groups of {sizes.min()} to "
+            f"{sizes.max()}, {held}, predicted variance {self.variance_ratio:.3f} of uniform's)"
+        )
+
     @property
     def key(self) -> str:
         """Identifies the plan: a digest of the step, the prompt ids and the group sizes."""
@@ -77,30 +90,31 @@ class Plan:
         """(C,) position in the batch of the prompt of every rollout, in plan order."""
         return np.repeat(np.arange(len(self), dtype=np.int64), self.group_sizes)
 
-    def advantage_weights(self, present: ArrayLike | None = None) -> FloatArray:
-        """(C,) factors (C/B)/n_q that make every prompt weigh the same in a loss that averages over rollouts.
-
-        Exact for RLOO. The expected Dr. GRPO gradient of a prompt keeps its own factor (n_q - 1)/n_q.
+    def advantages(self, rewards: Any, *, prompt_weighting: str = "equal") -> FloatArray:
+        """(C,) advantages of the plan's rollouts by its own estimator, in plan order; see ``viprl.group_advantages``.
 
         Args:
-            present: (C,) booleans, False for rollouts without a reward. They get weight 0 and count neither in C nor
-                in n_q; prompts without any reward do not count in B.
+            rewards: flat (C,) or ragged, in plan order; None and NaN are missing and get 0.
+            prompt_weighting: "equal" carries the factor (C/B)/n_q, so that every prompt weighs the same in a loss that
+                averages over rollouts, which is the objective whose variance the plan minimises; "rollout" leaves it
+                out. Exact for RLOO: Dr. GRPO's expected gradient of a prompt keeps its own factor (n_q - 1)/n_q.
+
+        Raises:
+            InvalidInputError: rewards that do not fit, or a variance model whose estimator has no advantages here.
         """
-        rows = self.rows()
-        here = np.ones(len(rows), bool) if present is None else np.asarray(present, bool)
-        if here.shape != rows.shape:
-            raise InvalidInputError(
-                f"`present` must have one entry per planned rollout, but got shape {here.shape} for {len(rows)}"
-            )
-        counts = np.bincount(rows[here], minlength=len(self))
-        live = max(int(np.count_nonzero(counts)), 1)
-        return np.where(here, here.sum() / live / np.maximum(counts, 1)[rows], 0.0)
+        return group_advantages(
+            rewards, self.group_sizes, self.estimator, epsilon=self.epsilon, prompt_weighting=prompt_weighting
+        )
 
     @property
     def variance_ratio(self) -> float:
         """Predicted gradient variance of the batch, relative to uniform groups (1.0 where both are zero)."""
-        uniform = float(self.uniform_variance.sum())
-        return float(self.variance.sum()) / uniform if uniform > 0 else 1.0
+        return _ratio(self.variance, self.uniform_variance)
+
+    @property
+    def policy_variance_ratio(self) -> float:
+        """The same for the policy's groups, also where the guard holds them back."""
+        return _ratio(self.adaptive_variance, self.uniform_variance)
 
     def dead_groups(self) -> float:
         """Expected number of groups in which all rollouts get the same reward, so that nothing is learnt."""
@@ -111,6 +125,8 @@ class Plan:
         """What is known before the rollouts, for a logger; keys start with ``viprl/``."""
         return {
             "viprl/variance_ratio": self.variance_ratio,
+            "viprl/policy_variance_ratio": self.policy_variance_ratio,
+            "viprl/policy_used": float(not self.guard_holding),
             "viprl/group_size_min": float(self.group_sizes.min()),
             "viprl/group_size_max": float(self.group_sizes.max()),
             "viprl/group_size_std": float(self.group_sizes.std()),
@@ -169,3 +185,8 @@ class Plan:
         best = f"; the largest such gain elsewhere is {others.max():.3g}" if len(others) else ""
         bound = " It is held up by the lower bound." if n == self.min_group_size[q] else ""
         return text + f"One rollout more would lower its predicted gradient variance by {gain:.3g}{best}.{bound}"
+
+
+def _ratio(variance: FloatArray, uniform: FloatArray) -> float:
+    total = float(uniform.sum())
+    return float(variance.sum()) / total if total > 0 else 1.0

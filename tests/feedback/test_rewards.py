@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from viprl.errors import InvalidInputError
-from viprl.feedback.rewards import detect_values, read_rewards, successes
+from viprl.feedback.rewards import detect_values, read_rewards, to_successes
 
 
 def test_ragged_and_flat_agree() -> None:
@@ -78,6 +78,6 @@ def test_binary_pairs_are_told_apart() -> None:
 
 def test_successes_map_the_declared_values() -> None:
     read = read_rewards([[-1, 1, 1], [None, -1]], np.array([3, 2]))
-    np.testing.assert_array_equal(successes(read, (-1.0, 1.0)), [2, 0])
+    np.testing.assert_array_equal(to_successes(read, (-1.0, 1.0)).flat, [0, 1, 1, np.nan, 0])
     with pytest.raises(InvalidInputError, match="must be 0 or 1"):
-        successes(read, (0.0, 1.0))
+        to_successes(read, (0.0, 1.0))

@@ -22,7 +22,7 @@ def run(kind: str, folder: Any, **options: Any) -> tuple[Any, list[dict[str, Any
     trainer = trl_runs.make(kind, folder, variance="learned", **options)
     seen: list[dict[str, Any]] = []
     exact: dict[int, float] = {}
-    observe, loss = trainer.allocator.model.observe, trainer.compute_loss
+    observe, loss = trainer.allocator.model.learn, trainer.compute_loss
 
     def recorded_observe(ids: Any, prediction: Any, sizes: Any, rewards: Any, norms: Any) -> None:
         seen.append({"ids": ids, "sizes": np.array(sizes), "rewards": np.array(rewards), "norms": np.array(norms)})
@@ -35,7 +35,7 @@ def run(kind: str, folder: Any, **options: Any) -> tuple[Any, list[dict[str, Any
                 exact[row] = own_norm(trainer, inputs, position)
         return loss(model, inputs, *args, **kwargs)
 
-    trainer.allocator.model.observe = recorded_observe
+    trainer.allocator.model.learn = recorded_observe
     trainer.compute_loss = recorded_loss
     trainer.train()
     return trainer, seen, exact

@@ -9,7 +9,7 @@ from viprl.allocation import VIP, Uniform, solve_allocation
 from viprl.errors import CheckpointError, InvalidInputError
 from viprl.prediction import DiscountedBeta
 from viprl.prediction.base import Prediction
-from viprl.variance.outcome_moments import BoundOutcomeMoments, OutcomeMoments
+from viprl.variance.outcome_moments import OutcomeMoments
 from viprl.variance.outcome_moments_groups import GroupSummary
 
 
@@ -49,7 +49,7 @@ def run(world: World, model: OutcomeMoments, steps: int, n: int = 8, batch: int 
         order = np.sort(rows)
         ids = [world.ids[i] for i in order]
         prediction = predictor.predict(ids)
-        model.observe(ids, prediction, sizes[order], rewards, np.where(dead, np.nan, norms))
+        model.learn(ids, prediction, sizes[order], rewards, np.where(dead, np.nan, norms))
         predictor.observe(ids, counts, np.full(len(ids), n))
     return predictor
 
@@ -69,7 +69,7 @@ def test_without_data_it_is_the_papers_formula() -> None:
     sizes = np.arange(2, 12)
     expected = prediction.bernoulli_variance[:, None] / (sizes - 1)
     np.testing.assert_allclose(model.curve(prediction, sizes), expected)
-    np.testing.assert_allclose(model.for_prompts(["a", "b", "c"]).curve(prediction, sizes), expected)
+    np.testing.assert_allclose(model.bind(["a", "b", "c"]).curve(prediction, sizes), expected)
 
 
 def test_curves_are_found() -> None:
@@ -88,7 +88,7 @@ def test_curves_are_found() -> None:
     assert model.trust.blend > 0
     ids = world.ids
     prediction = predictor.predict(ids)
-    learned = measured_ratio(world, allocate(model.for_prompts(ids), prediction, 8 * len(ids)))
+    learned = measured_ratio(world, allocate(model.bind(ids), prediction, 8 * len(ids)))
     assert learned < 1.0
 
 
@@ -103,7 +103,7 @@ def test_never_worse_than_the_paper_or_uniform(slope: float) -> None:
         model = OutcomeMoments()
         prediction = run(world, model, 30).predict(world.ids)
         budget = 8 * len(world.ids)
-        learned.append(measured_ratio(world, allocate(model.for_prompts(world.ids), prediction, budget)))
+        learned.append(measured_ratio(world, allocate(model.bind(world.ids), prediction, budget)))
         paper.append(measured_ratio(world, allocate(RLOO(), prediction, budget)))
     assert np.mean(learned) <= np.mean(paper) + 0.01
     assert np.mean(learned) <= 1.02
@@ -143,7 +143,7 @@ def test_curves_are_convex_where_they_say_so(estimator: str) -> None:
     world = World(150, slope=1.0, own=1.0)
     model = OutcomeMoments(estimator=estimator, margin=0.0)
     prediction = run(world, model, 30).predict(world.ids)
-    bound = model.for_prompts(world.ids)
+    bound = model.bind(world.ids)
     sizes = np.arange(bound.convex_from, 40)
     for values in (bound.curve(prediction, sizes), model.curve(prediction, sizes)):
         gains = -np.diff(values, axis=1)
@@ -155,8 +155,8 @@ def test_extreme_curves_are_convex_from_the_stated_size() -> None:
     """The two rays that bound all (V1, V2): V2 = V1 / 2 and V1 = 0."""
     for estimator, start in (("rloo", 2), ("dr_grpo", 4)):
         n = np.arange(start, 200)[None, :].astype(float)
-        bound = BoundOutcomeMoments(OutcomeMoments(estimator=estimator), None)
-        values = bound._values(np.array([[1.0], [0.0]]), np.array([[0.5], [1.0]]), n)
+        model = OutcomeMoments(estimator=estimator)
+        values = model.value_at(np.array([[1.0], [0.0]]), np.array([[0.5], [1.0]]), n)
         gains = -np.diff(values, axis=1)
         assert (gains >= 0).all() and (np.diff(gains, axis=1) <= 1e-15).all()
 
@@ -166,7 +166,7 @@ def test_policies_accept_it_and_are_pure() -> None:
     model = OutcomeMoments(margin=0.0)
     prediction = run(world, model, 10).predict(world.ids)
     before = repr(model.state_dict())
-    bound = model.for_prompts(world.ids)
+    bound = model.bind(world.ids)
     options = {"model": bound, "budget": 240, "min_group_size": 3, "max_group_size": 20}
     for policy in (VIP(), Uniform()):
         sizes = policy.allocate(prediction, **options)
@@ -184,7 +184,7 @@ def test_state_round_trip_continues_bit_for_bit() -> None:
     sizes = np.full(50, 4)
     rewards, norms = world.rollouts(sizes)
     for model in (one, two):
-        model.observe(world.ids, prediction, sizes, rewards, norms)
+        model.learn(world.ids, prediction, sizes, rewards, norms)
     for a, b in zip(one.moments(prediction, world.ids), two.moments(prediction, world.ids), strict=True):
         np.testing.assert_array_equal(a, b)
     assert one.metrics() == two.metrics()
@@ -208,9 +208,9 @@ def test_missing_rewards_dead_batches_and_refusals() -> None:
     model = OutcomeMoments()
     prediction = Prediction.point([0.5, 0.5])
     nan = np.nan
-    model.observe(["a", "b"], prediction, [3, 2], [1, 1, 1, 0, 0], np.full(5, nan))  # a dead batch: no news
+    model.learn(["a", "b"], prediction, [3, 2], [1, 1, 1, 0, 0], np.full(5, nan))  # a dead batch: no news
     assert model.moments(prediction)[0] == pytest.approx(0.25)
-    model.observe(["a", "b"], prediction, [3, 2], [1, nan, 0, -1, 1], [4.0, 9.0, 4.0, 4.0, 4.0])
+    model.learn(["a", "b"], prediction, [3, 2], [1, nan, 0, -1, 1], [4.0, 9.0, 4.0, 4.0, 4.0])
     assert np.isfinite(model.moments(prediction, ["a", "b"])).all()
     before = repr(model.state_dict())
     for bad, message in (
@@ -220,7 +220,7 @@ def test_missing_rewards_dead_batches_and_refusals() -> None:
         ((["a", "b"], prediction, [3, 2], np.ones(5), -np.ones(5)), "non-negative"),
     ):
         with pytest.raises(InvalidInputError, match=message):
-            model.observe(*bad)
+            model.learn(*bad)
     assert repr(model.state_dict()) == before
     with pytest.raises(InvalidInputError, match="estimator"):
         OutcomeMoments(estimator="grpo")
@@ -238,16 +238,14 @@ def test_in_the_allocator() -> None:
     for _ in range(12):
         plan = allocator.allocate(world.ids, 320)
         rewards, norms = world.rollouts(plan.group_sizes)
-        allocator.observe(plan, rewards)
-        allocator.model.observe(plan.prompt_ids, plan.prediction, plan.group_sizes, rewards, norms)
+        allocator.observe(plan, rewards, squared_norms=norms)
     copy = make()
     copy.load_state_dict(allocator.state_dict())
     one, two = (a.allocate(world.ids, 320) for a in (allocator, copy))
     np.testing.assert_array_equal(one.group_sizes, two.group_sizes)
-    assert not allocator.guard_holding
     assert "viprl/learned_variance_ratio" in allocator.metrics()
     prediction = allocator.predict(world.ids)
-    bound = allocator.model.for_prompts(world.ids)
+    bound = allocator.model.bind(world.ids)
     np.testing.assert_allclose(one.variance, bound.variance(prediction, one.group_sizes))
 
 
@@ -259,7 +257,7 @@ def test_state_survives_the_checkpoint_file(tmp_path) -> None:
     plan = allocator.allocate(world.ids, 160)
     rewards, norms = world.rollouts(plan.group_sizes)
     allocator.observe(plan, rewards)
-    allocator.model.observe(plan.prompt_ids, plan.prediction, plan.group_sizes, rewards, norms)
+    allocator.observe_norms(plan, norms)
     allocator.save(tmp_path / "state")
     again = RolloutAllocator.load(tmp_path / "state", DiscountedBeta(world.ids), OutcomeMoments())
     for a, b in zip(

@@ -5,7 +5,8 @@ Every policy is a pure function of its arguments; ties go to the earlier prompt;
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,15 +23,13 @@ if TYPE_CHECKING:
     from viprl.variance.base import VarianceModel
 
 
-@runtime_checkable
-class Policy(Protocol):
-    """Divides a step's budget over its prompts."""
+class Policy(ABC):
+    """Divides a step's budget over its prompts: the base of every policy, a pure function without state."""
 
-    @property
-    def name(self) -> str:
-        """Short name, as in configuration files and reports."""
-        ...
+    name: str
+    """Short, as in configuration files and reports."""
 
+    @abstractmethod
     def allocate(
         self,
         prediction: Prediction,
@@ -46,18 +45,13 @@ class Policy(Protocol):
         Raises:
             InvalidInputError, InfeasibleBudgetError: as in ``solve_allocation``.
         """
-        ...
-
-
-class _NamedPolicy:
-    name: str
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{key}={value!r}" for key, value in sorted(vars(self).items()))
         return f"{type(self).__name__}({settings})"
 
 
-class VIP(_NamedPolicy):
+class VIP(Policy):
     """Variance-informed: the exact minimiser of the sum of predicted gradient variances."""
 
     name = "vip"
@@ -76,7 +70,7 @@ class VIP(_NamedPolicy):
         return solve_allocation(model, prediction, budget, min_group_size, max_group_size, scale)
 
 
-class Relaxed(_NamedPolicy):
+class Relaxed(Policy):
     """The paper's own solver: the continuous relaxation, rounded by Algorithm 2. RLOO and Dr. GRPO only."""
 
     name = "relaxed"
@@ -104,7 +98,7 @@ class Relaxed(_NamedPolicy):
         return round_sizes(model, prediction, relaxed.sizes, problem)
 
 
-class Uniform(_NamedPolicy):
+class Uniform(Policy):
     """As equal as the bounds allow: C // B each, and the C % B rollouts left over to the earlier prompts."""
 
     name = "uniform"
@@ -124,7 +118,7 @@ class Uniform(_NamedPolicy):
         return water_fill(problem.budget, problem.lower, problem.upper)
 
 
-class _Proportional(_NamedPolicy):
+class _Proportional(Policy):
     """Sizes in proportion to a weight, cut off at the bounds so that they sum to the budget, rounded by Algorithm 2."""
 
     def __init__(self, *, epsilon: float = 0.01) -> None:
@@ -132,9 +126,9 @@ class _Proportional(_NamedPolicy):
             raise InvalidInputError(f"epsilon > 0 must hold, but got {epsilon}")
         self.epsilon = epsilon
 
+    @abstractmethod
     def weights(self, prediction: Prediction) -> FloatArray:
         """(B,) positive."""
-        raise NotImplementedError
 
     def allocate(
         self,
@@ -172,7 +166,7 @@ class InverseVariance(_Proportional):
         return np.asarray(1.0 / (prediction.bernoulli_variance + self.epsilon), dtype=np.float64)
 
 
-class KnapsackRL(_NamedPolicy):
+class KnapsackRL(Policy):
     """Knapsack-RL (arXiv 2509.25849): maximise sum_q (1 - p^n - (1-p)^n) p (1-p)^2, exactly, at the predicted mean p.
 
     The chance of a group with both outcomes is concave in n, so marginal gains give the optimum. Prompts with p = 0 or

@@ -1,29 +1,35 @@
 """The guard: is the realised gradient variance under our groups above what uniform groups would have given?
 
-For a group with n rewards, the unbiased sample variance a_hat (k (n - k) / (n (n - 1)) for k successes) estimates the
-reward variance a whatever n was, because n was chosen before the rollouts. So one step's rollouts estimate, without
-bias and on the same noise, the variance sum_q a_q f(n_q) of *any* allocation: the one that was used, uniform groups,
-and the one that the policy would have used while the guard holds it back.
+For a group with n rewards, the sample variance s^2 estimates the reward variance a without bias whatever n was, because
+n was chosen before the rollouts. So one step's rollouts estimate, on the same noise, the variance sum_q a_q f(n_q) of
+*any* allocation: the one that was used, uniform groups, and the one that the policy would have used while the guard
+holds it back. How a step's rewards become such estimates is the variance model's to say (``VarianceModel.realised``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from viprl._arrays import FloatArray
 
 
 @dataclass(frozen=True)
 class GuardState:
-    """What the guard knows: the discounted ratio of the policy's variance to uniform's, its standard error, verdict."""
+    """What the guard knows.
+
+    Attributes:
+        ratio: discounted variance under the policy's groups (used or not), relative to uniform's.
+        standard_error: of ``ratio``; infinite while a single live group is all there is.
+        used_ratio: the same as ``ratio`` for the groups that were used, which are uniform ones while the guard holds.
+        holding: the verdict.
+    """
 
     ratio: float
     standard_error: float
+    used_ratio: float
     holding: bool
 
 
@@ -43,41 +49,32 @@ class Guard:
         self.keep, self.start, self.end = keep, start, end
         self.holding = False
         self.tested = False  # whether any unequal allocation was measured yet
-        self._sums = np.zeros(2)  # discounted variance of the policy, of uniform
-        self._products = np.zeros(3)  # doubly discounted (co)variances of the two sums: pp, pu, uu
+        self._sums = np.zeros(3)  # discounted variance of the policy's groups, of uniform ones, of those that were used
+        self._products = np.zeros(4)  # doubly discounted (co)variances of the first two (pp, pu, uu); uniform's squares
 
     def replaces(self, cold_share: float) -> bool:
         """Whether a batch with this share of cold prompts gets uniform groups instead of the policy's."""
         return self.holding or (not self.tested and cold_share > 0.5)
 
-    def update(
-        self,
-        a_hat: FloatArray,
-        policy_sizes: NDArray[np.int64],
-        uniform_sizes: NDArray[np.int64],
-        factor: Callable[[FloatArray], FloatArray],
-        noise: FloatArray | None = None,
-    ) -> None:
+    def update(self, values: FloatArray, noise: FloatArray, *, unequal: bool = True, held: bool = False) -> None:
         """Take in one step.
 
         Args:
-            a_hat: (B,) unbiased reward variances; NaN where a group had fewer than two rewards.
-            policy_sizes: (B,) group sizes that the policy wanted (used or not).
-            uniform_sizes: (B,) uniform group sizes for the same budget.
-            factor: f(n) of the variance model, vectorised; prompts where it is not finite are left out.
-            noise: (B,) estimates of Var(a_hat), single ones may be negative; ``a_hat**2``, an upper bound in the mean,
-                by default.
+            values: (2, B) estimated variances under the policy's sizes (used or not) and under uniform ones; prompts
+                with NaN or infinity are left out.
+            noise: (2, 2, B) covariances of these estimates; see ``viprl.variance.Realised``.
+            unequal: whether the two allocations differ at all.
+            held: whether the step ran with uniform groups instead of the policy's.
         """
-        f, u = factor(policy_sizes.astype(np.float64)), factor(uniform_sizes.astype(np.float64))
-        fine = np.isfinite(a_hat) & np.isfinite(f) & np.isfinite(u)
-        a, f, u = a_hat[fine], f[fine], u[fine]
-        if a @ u <= 0:
+        fine = np.isfinite(values).all(axis=0)
+        policy, uniform = values[:, fine]
+        if uniform.sum() <= 0:
             return  # a dead batch says nothing about the allocation
-        self.tested = self.tested or not np.array_equal(policy_sizes, uniform_sizes)
-        spread = a**2 if noise is None else noise[fine]
-        self._sums = self.keep * self._sums + np.array([a @ f, a @ u])
-        products = np.array([spread @ (f * f), spread @ (f * u), spread @ (u * u)])
-        self._products = self.keep**2 * self._products + products
+        self.tested = self.tested or unequal
+        step = [policy.sum(), uniform.sum(), (uniform if held else policy).sum()]
+        self._sums = self.keep * self._sums + np.array(step)
+        (pp, pu), (_, uu) = noise[:, :, fine].sum(axis=2)
+        self._products = self.keep**2 * self._products + np.array([pp, pu, uu, float(uniform @ uniform)])
         state = self.state()
         if self.holding:
             self.holding = not state.ratio + self.end * state.standard_error < 1
@@ -85,14 +82,16 @@ class Guard:
             self.holding = state.ratio - self.start * state.standard_error > 1
 
     def state(self) -> GuardState:
-        """Ratio 1 with infinite error before the first informative step."""
-        ours, uniform = self._sums
+        """Ratios of 1 with infinite error before the first informative step."""
+        policy, uniform, used = self._sums
         if uniform <= 0:
-            return GuardState(1.0, float("inf"), self.holding)
-        ratio = ours / uniform
-        pp, pu, uu = self._products
+            return GuardState(1.0, float("inf"), 1.0, self.holding)
+        ratio = policy / uniform
+        pp, pu, uu, squares = self._products
         spread = max(pp - 2 * ratio * pu + ratio**2 * uu, 0.0)
-        return GuardState(float(ratio), float(np.sqrt(spread) / uniform), self.holding)
+        # a single live group fits its own ratio without error, whatever the truth
+        error = float(np.sqrt(spread) / uniform) if uniform**2 >= 2 * squares else float("inf")
+        return GuardState(float(ratio), error, float(used / uniform), self.holding)
 
     def state_dict(self) -> dict[str, Any]:
         return {"holding": self.holding, "tested": self.tested, "sums": self._sums, "products": self._products}
@@ -100,17 +99,3 @@ class Guard:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.holding, self.tested = bool(state["holding"]), bool(state["tested"])
         self._sums, self._products = np.array(state["sums"], float), np.array(state["products"], float)
-
-
-def bernoulli_noise(successes: FloatArray, rollouts: FloatArray) -> FloatArray:
-    """(B,) unbiased estimates of Var(a_hat) for a_hat = k (n - k) / (n (n - 1)), given the success probability.
-
-    Var(a_hat) = E[a_hat^2] - (p (1 - p))^2, and the last term has the unbiased estimate
-    k (k - 1) (n - k) (n - k - 1) / (n (n - 1) (n - 2) (n - 3)). Below n = 4, where there is none, a_hat^2 stands in.
-    """
-    k, n = successes, rollouts
-    f = n - k
-    with np.errstate(divide="ignore", invalid="ignore"):
-        a_hat = k * f / (n * (n - 1))
-        square = k * (k - 1) * f * (f - 1) / (n * (n - 1) * (n - 2) * (n - 3))
-    return a_hat**2 - np.where(n >= 4, square, 0.0)

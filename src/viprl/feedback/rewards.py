@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from viprl._arrays import FloatArray
+from viprl._arrays import BoolArray, FloatArray, IntArray
 from viprl.errors import InvalidInputError
+from viprl.feedback.groups import GroupMoments, group_moments
+from viprl.prediction.base import Prediction
 
 BINARY_VALUES = ((0.0, 1.0), (-1.0, 1.0))
 
@@ -24,81 +27,143 @@ class Rewards:
 
     Attributes:
         flat: (C,) rewards in plan order, NaN where missing.
-        counts: (B,) rewards present.
-        means, variances: (B,) of the rewards present (0 where none; the variance is unbiased, ddof 1, NaN below two).
-        missing: number of planned rollouts without a reward.
+        rows: (C,) group of every rollout.
+        moments: of the B groups; its columns are also attributes here: counts, means, variances, noise, constant.
     """
 
     flat: FloatArray
-    counts: NDArray[np.int64]
-    means: FloatArray
-    variances: FloatArray
-    missing: int
+    rows: IntArray
+    moments: GroupMoments
 
+    @classmethod
+    def of(cls, flat: FloatArray, group_sizes: NDArray[np.int64]) -> Rewards:
+        """Rewards (C,) of groups that lie one after another."""
+        rows = np.repeat(np.arange(len(group_sizes), dtype=np.int64), group_sizes)
+        return cls(flat, rows, group_moments(flat, rows, len(group_sizes)))
+
+    def replaced(self, flat: FloatArray) -> Rewards:
+        """Other numbers (C,) for the same rollouts."""
+        return Rewards(flat, self.rows, group_moments(flat, self.rows, len(self.counts)))
+
+    @property
+    def counts(self) -> IntArray:
+        return self.moments.count
+
+    @property
+    def means(self) -> FloatArray:
+        return self.moments.mean
+
+    @property
+    def variances(self) -> FloatArray:
+        return self.moments.variance
+
+    @property
+    def noise(self) -> FloatArray:
+        return self.moments.noise
+
+    @property
+    def constant(self) -> BoolArray:
+        return self.moments.constant
+
+    @property
+    def missing(self) -> int:
+        """Planned rollouts without a reward."""
+        return int(np.isnan(self.flat).sum())
+
+    @cached_property
     def values(self) -> FloatArray:
         """The distinct rewards present, ascending."""
         return np.unique(self.flat[~np.isnan(self.flat)])
 
+    def as_prediction(self) -> Prediction:
+        """What this step alone says of each prompt: Jeffreys' posterior Beta(k + 1/2, n - k + 1/2) where the step has
+        at most two distinct rewards, k of n the larger; else sample mean and variance as they are."""
+        n = self.counts.astype(np.float64)
+        if len(self.values) <= 2:
+            low, high = (self.values[0], self.values[-1]) if len(self.values) == 2 else (0.0, 1.0)
+            k = np.where(n > 0, np.rint((self.means - low) / (high - low) * n), 0.0)
+            return Prediction.beta(np.clip(k, 0, n) + 0.5, n - np.clip(k, 0, n) + 0.5)
+        mean = np.clip(np.nan_to_num(self.means), 0.0, 1.0)
+        return Prediction(
+            mean,
+            mean * (1 - mean),
+            quadrature=lambda: (mean[:, None].copy(), np.ones((len(mean), 1))),
+            reward_variance=np.nan_to_num(self.variances),
+        )
 
-def read_rewards(rewards: Any, group_sizes: NDArray[np.int64]) -> Rewards:
-    """Rewards as a user has them, by group.
+
+def read_rewards(rewards: Any, group_sizes: NDArray[np.int64], *, name: str = "rewards") -> Rewards:
+    """Rewards as a user has them, by group; see ``read_flat``."""
+    sizes = np.asarray(group_sizes)
+    return Rewards.of(read_flat(rewards, sizes, name), sizes)
+
+
+def read_flat(values: Any, group_sizes: NDArray[np.int64], name: str = "rewards") -> FloatArray:
+    """(C,) numbers, one a planned rollout, in plan order; NaN where missing.
 
     Args:
-        rewards: a sequence of B groups in plan order, each a sequence of at most ``group_sizes[i]`` rewards or None;
-            or one flat sequence of C rewards. None and NaN mean missing.
+        values: a sequence of B groups in plan order, each a sequence of at most ``group_sizes[i]`` numbers or None; or
+            one flat sequence of C numbers. None, NaN and masked entries mean missing. Tensors will do.
         group_sizes: (B,) planned sizes.
+        name: what errors call the numbers.
 
     Raises:
-        InvalidInputError: wrong number of groups or rollouts, an infinite reward, or something that is no number.
+        InvalidInputError: wrong number of groups or rollouts, an infinite value, or something that is no number.
     """
-    sizes = np.asarray(group_sizes)
-    starts = np.concatenate([[0], np.cumsum(sizes)])
-    flat = np.full(int(starts[-1]), np.nan)
-    if not hasattr(rewards, "__len__"):
-        rewards = list(rewards)
-    if _is_flat(rewards, len(sizes)):
-        if len(rewards) != len(flat):
-            raise InvalidInputError(
-                "flat rewards must have one entry per planned rollout (the sum of group sizes), but got "
-                f"{len(rewards)} for {len(flat)}"
-            )
-        flat[:] = _numbers(rewards, "the step")
-    else:
-        if len(rewards) != len(sizes):
-            raise InvalidInputError(
-                "ragged rewards must have one sequence per group, one group per planned prompt, but got "
-                f"{len(rewards)} for {len(sizes)} prompts"
-            )
-        for q, group in enumerate(rewards):
-            if group is None:
-                continue
-            values = _numbers(group, f"group {q}")
-            if len(values) > sizes[q]:
-                raise InvalidInputError(
-                    f"a group must have at most its planned rollouts, but group {q} got {len(values)} for {sizes[q]}"
-                )
-            flat[starts[q] : starts[q] + len(values)] = values
+    flat = _flat(_as_numpy(values), np.asarray(group_sizes), name)
     if np.isinf(flat).any():
-        raise InvalidInputError(f"rewards must be finite or missing, but got {int(np.isinf(flat).sum())} infinite ones")
-    return _summarise(flat, sizes)
+        raise InvalidInputError(f"{name} must be finite or missing, but got {int(np.isinf(flat).sum())} infinite ones")
+    return flat
 
 
-def successes(rewards: Rewards, reward_values: tuple[float, float]) -> FloatArray:
-    """(B,) number of successes, rewards mapped from (low, high) to {0, 1}.
+def read_outcomes(
+    rewards: Rewards,
+    given: Any,
+    group_sizes: NDArray[np.int64],
+    *,
+    success_at: float | None,
+    reward_values: tuple[float, float] | None,
+) -> tuple[Rewards, tuple[float, float] | None]:
+    """What a predictor of success probabilities learns: 0 and 1 for every rollout whose success is known.
+
+    Args:
+        rewards: as trained.
+        given: the binary outcomes as a user told them, shaped and valued as rewards may be; or None.
+        group_sizes: (B,) planned sizes.
+        success_at: rewards from here on are successes.
+        reward_values: (failure, success) as declared or seen so far, of ``given`` where that is there; None: not yet
+            known.
+
+    Returns:
+        The outcomes, and the reward values as far as they are known now.
+
+    Raises:
+        InvalidInputError: outcomes, or rewards in their place, that are not binary.
+    """
+    if given is not None:
+        source = read_rewards(given, group_sizes, name="successes")
+    elif success_at is not None:
+        return rewards.replaced(np.where(np.isnan(rewards.flat), np.nan, rewards.flat >= success_at)), reward_values
+    else:
+        source = rewards
+    values = reward_values or detect_values(source)
+    return to_successes(source, values or (0.0, 1.0)), values
+
+
+def to_successes(rewards: Rewards, reward_values: tuple[float, float]) -> Rewards:
+    """Rewards mapped from (low, high) to {0, 1}.
 
     Raises:
         InvalidInputError: a reward is neither of the two values.
     """
     low, high = reward_values
-    odd = [v for v in rewards.values() if v not in (low, high)]
+    odd = [v for v in rewards.values if v not in (low, high)]
     if odd:
         raise InvalidInputError(
             f"rewards must be {low:g} or {high:g} for a predictor of success probabilities, but got {odd[0]:g}; "
-            "declare `reward_values` if they are binary with other values, or predict the reward variance "
-            "(RewardVariancePredictor) if they are real numbers"
+            f"{_REMEDY}"
         )
-    mapped = (rewards.means - low) / (high - low) * rewards.counts
-    return np.where(rewards.counts > 0, np.rint(mapped), 0.0)
+    return rewards if (low, high) == (0.0, 1.0) else rewards.replaced((rewards.flat - low) / (high - low))
 
 
 def detect_values(rewards: Rewards) -> tuple[float, float] | None:
@@ -107,7 +172,7 @@ def detect_values(rewards: Rewards) -> tuple[float, float] | None:
     Raises:
         InvalidInputError: the rewards fit neither pair.
     """
-    values = rewards.values()
+    values = rewards.values
     if len(values) == 0 or (len(values) == 1 and values[0] == 1.0):
         return None
     for pair in BINARY_VALUES:
@@ -115,9 +180,43 @@ def detect_values(rewards: Rewards) -> tuple[float, float] | None:
             return pair
     raise InvalidInputError(
         "rewards must all be in {0, 1} or all in {-1, 1} for a predictor of success probabilities, but got "
-        f"{len(values)} distinct values in [{values[0]:g}, {values[-1]:g}]; declare `reward_values` if they are binary "
-        "with other values, or predict the reward variance (RewardVariancePredictor) if they are real numbers"
+        f"{len(values)} distinct values in [{values[0]:g}, {values[-1]:g}]; {_REMEDY}"
     )
+
+
+_REMEDY = (
+    "declare `reward_values` if they are binary with other values, say which are successes (`success_at`, or observe's "
+    "`successes`), or predict the reward variance (RewardVariancePredictor) if they are real numbers"
+)
+
+
+def _flat(rewards: Any, sizes: NDArray[np.int64], name: str) -> FloatArray:
+    total = int(sizes.sum())
+    if not hasattr(rewards, "__len__"):
+        rewards = list(rewards)
+    if _is_flat(rewards, len(sizes)):
+        if len(rewards) != total:
+            raise InvalidInputError(
+                f"flat {name} must have one entry per planned rollout (the sum of group sizes), but got "
+                f"{len(rewards)} for {total}"
+            )
+        return _numbers(rewards, name, "the step")
+    if len(rewards) != len(sizes):
+        raise InvalidInputError(
+            f"ragged {name} must have one sequence per group, one group per planned prompt, but got "
+            f"{len(rewards)} for {len(sizes)} prompts"
+        )
+    flat, starts = np.full(total, np.nan), np.cumsum(sizes) - sizes
+    for q, group in enumerate(rewards):
+        if group is None:
+            continue
+        values = _numbers(group, name, f"group {q}")
+        if len(values) > sizes[q]:
+            raise InvalidInputError(
+                f"a group must have at most its planned rollouts, but group {q} got {len(values)} for {sizes[q]}"
+            )
+        flat[starts[q] : starts[q] + len(values)] = values
+    return flat
 
 
 def _is_flat(rewards: Any, groups: int) -> bool:
@@ -129,29 +228,23 @@ def _is_flat(rewards: Any, groups: int) -> bool:
     return all(r is None or np.isscalar(r) or getattr(r, "ndim", None) == 0 for r in rewards)
 
 
-def _numbers(group: Sequence[Any] | NDArray[Any], where: str) -> FloatArray:
-    if isinstance(group, np.ndarray) and group.dtype != object:
-        values = group
-    else:
-        values = np.array([np.nan if r is None else r for r in group])
+def _as_numpy(values: Any) -> Any:
+    """Tensors (any device, precision, with or without gradient) and masked arrays as arrays; the rest as it is."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+        return (values.double() if values.is_floating_point() else values).numpy()
+    if isinstance(values, np.ma.MaskedArray):
+        return np.ma.filled(values.astype(np.float64), np.nan)
+    return values
+
+
+def _numbers(group: Sequence[Any] | NDArray[Any], name: str, where: str) -> FloatArray:
+    values = _as_numpy(group)
+    if not (isinstance(values, np.ndarray) and values.dtype != object):
+        items = [_as_numpy(item) for item in values]
+        values = np.array([np.nan if item is None or item is np.ma.masked else item for item in items])
         if len(values) == 0:
             return np.empty(0)
     if values.ndim != 1 or values.dtype.kind not in "fiub":
-        raise InvalidInputError(f"rewards must be numbers, None or NaN, but {where} holds {group!r:.80}")
+        raise InvalidInputError(f"{name} must be numbers, None or NaN, but {where} holds {group!r:.80}")
     return values.astype(np.float64)
-
-
-def _summarise(flat: FloatArray, sizes: NDArray[np.int64]) -> Rewards:
-    groups = np.repeat(np.arange(len(sizes)), sizes)
-    present = ~np.isnan(flat)
-    values, owner = flat[present], groups[present]
-    counts = np.bincount(owner, minlength=len(sizes))
-    means = np.bincount(owner, values, len(sizes)) / np.maximum(counts, 1)
-    # deviations from the group's own minimum: equal rewards then give exactly zero in floating point
-    low = np.full(len(sizes), np.inf)
-    np.minimum.at(low, owner, values)
-    shifted = values - low[owner]
-    shift_mean = np.bincount(owner, shifted, len(sizes)) / np.maximum(counts, 1)
-    squares = np.bincount(owner, (shifted - shift_mean[owner]) ** 2, len(sizes))
-    variances = np.where(counts > 1, squares / np.maximum(counts - 1, 1), np.nan)
-    return Rewards(flat, counts.astype(np.int64), means, variances, int((~present).sum()))

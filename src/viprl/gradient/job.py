@@ -172,7 +172,7 @@ def compare_policies(pools: Sequence[PromptPool], config: GradientConfig) -> lis
     bounds = {"min_group_size": config.min_group_size, "max_group_size": config.largest}
     formula = RLOO() if config.estimator == "rloo" else DrGRPO()
     learned = learn_from_pools(past, aggregation=config.aggregation, estimator=config.estimator)
-    bound = learned.for_prompts([p.prompt_id for p in past])
+    bound = learned.bind([p.prompt_id for p in past])
     uniform = Uniform().allocate(prediction, model=formula, budget=budget, **bounds)
     sizes, predicted = {UNIFORM: uniform}, {UNIFORM: 1.0}
     for name in dict.fromkeys(config.policies):

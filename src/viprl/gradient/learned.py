@@ -32,5 +32,5 @@ def learn_from_pools(
             past = posterior([p.part(np.arange(visit * VISIT)) for p in own])
             rewards = np.concatenate([p.rewards[part] for p in own])
             z = np.concatenate([p.norms(aggregation)[part] ** 2 for p in own])
-            model.observe([p.prompt_id for p in own], past, np.full(len(own), VISIT), rewards, z)
+            model.learn([p.prompt_id for p in own], past, np.full(len(own), VISIT), rewards, z)
     return model

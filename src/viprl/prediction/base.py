@@ -5,8 +5,9 @@ Notation: B prompts in the batch, M quadrature nodes, K group sizes; p is a prom
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -57,6 +58,15 @@ class Prediction:
 
     def __len__(self) -> int:
         return len(self.mean)
+
+    def __repr__(self) -> str:
+        if not len(self):
+            return "Prediction(no prompts)"
+        low, high = float(self.mean.min()), float(self.mean.max())
+        return (
+            f"Prediction({len(self)} prompts, {int(self.cold.sum())} cold; mean {self.mean.mean():.3f} "
+            f"[{low:.3f}, {high:.3f}], reward variance {self.reward_variance.mean():.4g})"
+        )
 
     def __getitem__(self, index: ArrayLike | slice) -> Prediction:
         rows = index if isinstance(index, slice) else np.asarray(index)
@@ -148,34 +158,49 @@ class Prediction:
         return cls(mean, spread, quadrature=lambda: (p, w), cold=cold)
 
 
-@runtime_checkable
-class Predictor(Protocol):
-    """Predicts success probabilities of prompts and learns from their rollouts."""
+class Predictor(ABC):
+    """Predicts success probabilities of prompts and learns from their rollouts: the base of every predictor.
 
-    @property
-    def reward_kind(self) -> Literal["binary", "real"]:
-        """Which observations it takes: success counts, or the moments of real rewards."""
-        ...
+    A subclass gives ``predict``, ``observe`` and its state; one that learns real rewards sets ``reward_kind = "real"``
+    and gives ``observe_rewards`` too. The other methods may stay as they are.
+    """
 
+    reward_kind: Literal["binary", "real"] = "binary"
+    """What the allocator tells it: success counts by ``observe``, or moments of real rewards by ``observe_rewards``."""
+
+    @abstractmethod
     def predict(self, ids: Sequence[PromptId]) -> Prediction:
         """Prediction for B prompts; pure: no state changes, no randomness."""
-        ...
 
+    @abstractmethod
     def observe(self, ids: Sequence[PromptId], successes: ArrayLike, rollouts: ArrayLike) -> None:
         """Learn from one step. successes, rollouts: (B,); zero rollouts carry no news; repeated ids add up."""
-        ...
 
+    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Everything the next step needs, as arrays, numbers, strings and nested dicts."""
-        ...
 
+    @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore ``state_dict()``; continuing is then bit for bit the same."""
-        ...
+
+    def observe_rewards(
+        self, ids: Sequence[PromptId], means: ArrayLike, variances: ArrayLike, rollouts: ArrayLike
+    ) -> None:
+        """Learn from one step of real rewards: (B,) mean, sample variance (ddof 1; NaN below two) and count."""
+        raise InvalidInputError(
+            f"real rewards are learnt by predictors of reward_kind 'real', but {type(self).__name__} learns successes"
+        )
+
+    def merge_state(self, state: dict[str, Any]) -> dict[str, list[PromptId]] | None:
+        """Load the state of a run over other prompts: the ids that are ``new`` here, ``gone`` and ``kept``; None where
+        the predictor does not tell prompts apart, or takes only its own."""
+        self.load_state_dict(state)
+        return None
 
     def metrics(self) -> dict[str, float]:
         """Numbers worth logging (drift, learned hyper-parameters)."""
-        ...
+        return {}
 
 
 def _vector(name: str, values: ArrayLike, length: int | None = None) -> FloatArray:

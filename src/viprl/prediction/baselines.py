@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from viprl.errors import CheckpointError, InvalidInputError
-from viprl.prediction.base import Prediction, PromptId
+from viprl.prediction.base import Prediction, Predictor, PromptId
 from viprl.prediction.counts import Counts
 from viprl.prediction.table import PromptTable
 
 
-class TablePredictor:
+class TablePredictor(Predictor):
     """What the table-based predictors share: ids, counts, and their state.
 
     Subclasses set ``columns`` and ``settings`` and implement ``predict`` and ``_learn``; numbers that are not
     per-prompt live in ``self._global``, a dict that is part of the state.
     """
 
-    reward_kind: Literal["binary", "real"] = "binary"
     columns: Mapping[str, tuple[DTypeLike, tuple[int, ...]]] = {}
 
     def __init__(self, prompt_ids: Iterable[PromptId] | None, settings: Mapping[str, Any]) -> None:
         self._table = PromptTable(prompt_ids, self.columns)
         self._settings = dict(settings)
         self._global: dict[str, Any] = {}
-
-    def predict(self, ids: Sequence[PromptId]) -> Prediction:
-        raise NotImplementedError
 
     def observe(self, ids: Sequence[PromptId], successes: ArrayLike, rollouts: ArrayLike) -> None:
         """Learn from one step: successes, rollouts (B,); repeated ids add up, zero rollouts are no news.
@@ -45,7 +41,14 @@ class TablePredictor:
             self._table["visits"][counts.rows] += 1
 
     def _learn(self, counts: Counts) -> None:
+        """Take in the counts of one step; visits are counted by the caller."""
         raise NotImplementedError
+
+    def __repr__(self) -> str:
+        seen = int(np.count_nonzero(self._table["visits"]))
+        known = f"{len(self._table)} prompts, " if self._table.index.fixed else ""
+        settings = "".join(f"; {name}={value}" for name, value in self._settings.items())
+        return f"{type(self).__name__}({known}{seen} seen{settings})"
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -20,7 +20,7 @@ from viprl._arrays import FloatArray
 from viprl.allocation import solve_allocation
 from viprl.errors import InfeasibleBudgetError, InvalidInputError
 from viprl.replay.readers.rates import Rates
-from viprl.variance import SeparableVarianceModel
+from viprl.variance import SeparableVariance
 
 GRID = 200
 EM_ROUNDS = 300
@@ -111,7 +111,7 @@ class Forecast:
 def forecast(
     rates: Rates,
     budget: int,
-    model: SeparableVarianceModel,
+    model: SeparableVariance,
     *,
     batch: int | None = None,
     seed: int = 0,
@@ -189,9 +189,7 @@ def estimate_distribution(rates: Rates) -> tuple[FloatArray, FloatArray]:
 class _Simulator:
     """Simulated steps of B prompts from the distribution; the same steps for every choice that is compared."""
 
-    def __init__(
-        self, grid: FloatArray, weights: FloatArray, model: SeparableVarianceModel, batch: int, seed: int
-    ) -> None:
+    def __init__(self, grid: FloatArray, weights: FloatArray, model: SeparableVariance, batch: int, seed: int) -> None:
         self.grid, self.weights, self.model, self.batch = grid, weights, model, batch
         rng = np.random.default_rng(seed)
         self.steps = max(4, min(STEPS, 40_000 // batch))

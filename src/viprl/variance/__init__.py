@@ -4,7 +4,7 @@ A model gives v_q(n), the variance of prompt q's gradient estimate from n rollou
 the variance of a rollout's score). The solver multiplies it by per-prompt scale factors where these are known.
 """
 
-from viprl.variance.base import BiasWarning, SeparableVarianceModel, VarianceModel
+from viprl.variance.base import BiasWarning, Realised, VarianceModel
 from viprl.variance.grpo import GRPO, RelativeGRPO
 from viprl.variance.outcome_moments import OutcomeMoments
 from viprl.variance.separable import RLOO, DrGRPO, SeparableVariance
@@ -15,8 +15,8 @@ __all__ = [
     "BiasWarning",
     "DrGRPO",
     "OutcomeMoments",
+    "Realised",
     "RelativeGRPO",
     "SeparableVariance",
-    "SeparableVarianceModel",
     "VarianceModel",
 ]

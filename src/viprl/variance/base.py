@@ -5,15 +5,18 @@ Notation: B prompts in the batch, K group sizes, n a group size, v_q(n) the grad
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from viprl._arrays import FloatArray
+from viprl._arrays import FloatArray, IntArray
 from viprl.errors import InvalidInputError
 
 if TYPE_CHECKING:
+    from viprl.feedback.rewards import Rewards
     from viprl.prediction.base import Prediction
 
 
@@ -21,40 +24,102 @@ class BiasWarning(UserWarning):
     """Group sizes so small that minimising the variance starves prompts instead of serving them."""
 
 
-@runtime_checkable
-class VarianceModel(Protocol):
-    """The gradient variance of a prompt as a function of its group size, up to the common factor sigma_Z^2."""
+class Realised(NamedTuple):
+    """What one step's rewards say each prompt's variance would have been at S alternatives of group sizes.
+
+    Attributes:
+        values: (S, B) estimates; prompts with NaN or infinity at any alternative say nothing and are left out.
+        noise: (S, S, B) estimated covariances of the estimates, given the prompts as they are; single ones may be
+            negative. The products of the values are an upper bound in the mean.
+    """
+
+    values: FloatArray
+    noise: FloatArray
+
+
+class VarianceModel(ABC):
+    """The gradient variance of a prompt as a function of its group size: the base of every variance model.
+
+    A subclass gives ``name``, ``variance`` and ``curve``. One that learns sets ``learns``, and gives ``bind``,
+    ``taught``, ``learn`` and its state; the other methods may stay as they are.
+    """
+
+    name: str
+    """The estimator: "rloo", "dr_grpo", "grpo", or a name of your own."""
+    convex_from: int | None = None
+    """Smallest n from which every curve is non-increasing and convex; None where no n guarantees it."""
+    epsilon: float | None = None
+    """What the estimator adds to the group's standard deviation, where it divides by it."""
+    learns: bool = False
+    """Whether the model learns from gradient norms (``learn``)."""
 
     @property
-    def name(self) -> str:
-        """The estimator: "rloo", "dr_grpo", "grpo", or a name of your own."""
-        ...
+    def estimator(self) -> str:
+        """The advantages whose variance this is; ``viprl.group_advantages`` knows the name."""
+        return self.name
 
-    @property
-    def convex_from(self) -> int | None:
-        """Smallest n from which every curve is non-increasing and convex; None where no n guarantees it."""
-        ...
-
+    @abstractmethod
     def variance(self, prediction: Prediction | ArrayLike, n: ArrayLike) -> FloatArray:
         """v_q(n) at per-prompt sizes: n (B,) -> (B,); or its curve: n (K,) with K != B, or (1, K) -> (B, K)."""
-        ...
 
+    @abstractmethod
     def curve(self, prediction: Prediction | ArrayLike, sizes: ArrayLike) -> FloatArray:
         """(B, K) values of v_q at the K sizes, whatever K is."""
-        ...
 
+    def check_min_group_size(self, smallest: int) -> None:
+        """Warn where groups of ``smallest`` rollouts make the minimisation of the variance meaningless."""
+        return None
 
-@runtime_checkable
-class SeparableVarianceModel(VarianceModel, Protocol):
-    """A model whose curves are multiples of one curve: v_q(n) = weight_q * factor(n)."""
+    def bind(self, prompt_ids: Sequence[Hashable]) -> VarianceModel:
+        """The model of these B prompts, in this order; formulas do not know prompts by name."""
+        return self
 
-    def weight(self, prediction: Prediction | ArrayLike) -> FloatArray:
-        """(B,) non-negative."""
-        ...
+    def realised(self, rewards: Rewards, sizes: IntArray, squared_norms: FloatArray | None = None) -> Realised:
+        """By which measure the guard compares the policy's groups with uniform ones, on rollouts alone.
 
-    def factor(self, n: ArrayLike) -> FloatArray:
-        """The common curve, of the shape of n; infinite where the estimator does not exist."""
-        ...
+        Here the level comes from the rewards and the shape from the curve: s_q^2 v(J_q, n) / a(J_q), with s^2 the
+        group's sample variance, J what the step alone says of the prompt and a its reward variance. Where curves are
+        multiples of one f(n) this is s^2 f(n), which is unbiased whatever sizes were used.
+
+        Args:
+            rewards: of the step's B groups.
+            sizes: (S, B) alternatives; the policy's and uniform ones.
+            squared_norms: (C,) of the rollouts' gradients where known.
+        """
+        alone = rewards.as_prediction()
+        with np.errstate(divide="ignore", invalid="ignore"):
+            shape = np.stack([self.variance(alone, n) for n in sizes]) / alone.reward_variance
+            shape = np.where(rewards.variances > 0, shape, 0.0)
+            return Realised(rewards.variances * shape, rewards.noise * shape[:, None] * shape[None])
+
+    @property
+    def taught(self) -> bool:
+        """Whether a model that learns has learnt anything yet."""
+        return False
+
+    def learn(
+        self,
+        prompt_ids: Sequence[Hashable],
+        prediction: Prediction,
+        group_sizes: ArrayLike,
+        rewards: ArrayLike,
+        squared_norms: ArrayLike,
+    ) -> None:
+        """Learn from one step: B prompts, the prediction made before it, (B,) planned sizes, (C,) rewards in {0, 1} and
+        squared gradient norms in plan order, NaN where missing. A call that raises changes nothing."""
+        return None
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers worth logging."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything the next step needs; nothing for a formula."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore ``state_dict()``."""
+        return None
 
 
 def batch_size(prediction: Prediction | ArrayLike) -> int:

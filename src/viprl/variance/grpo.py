@@ -47,7 +47,7 @@ from scipy import special
 
 from viprl._arrays import FloatArray
 from viprl.errors import InvalidInputError
-from viprl.variance.base import BiasWarning, batch_size, check_sizes, is_curve
+from viprl.variance.base import BiasWarning, VarianceModel, batch_size, check_sizes, is_curve
 from viprl.variance.separable import RLOO
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 22  # elements of one (prompts, nodes, counts) block
 
 
-class GRPO:
+class GRPO(VarianceModel):
     """Variance of the gradient estimate with advantages divided by the group's standard deviation.
 
     It measures; minimising it starves prompts near p = 0 and 1. Allocate by ``RelativeGRPO``.

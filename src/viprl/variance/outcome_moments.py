@@ -23,23 +23,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from viprl._arrays import FloatArray
+from viprl._arrays import FloatArray, IntArray
 from viprl.errors import CheckpointError, InvalidInputError
-from viprl.variance.base import check_sizes, is_curve
+from viprl.variance.base import Realised, VarianceModel, batch_size, check_sizes, is_curve
 from viprl.variance.outcome_moments_curves import OutcomeCurves
 from viprl.variance.outcome_moments_factors import PromptFactors
-from viprl.variance.outcome_moments_groups import GroupSummary
+from viprl.variance.outcome_moments_groups import GroupSummary, unbiased_constants
 from viprl.variance.outcome_moments_trust import CANDIDATES, Trust, TrustRecord, mix, relative_costs
 
 if TYPE_CHECKING:
+    from viprl.feedback.rewards import Rewards
     from viprl.prediction.base import Prediction
 
 CONVEX_FROM = {"rloo": 2, "dr_grpo": 4}
 """From here on the curves fall and are convex for all V1 >= 0 and 2 V2 >= V1, which always hold."""
 
 
-class OutcomeMoments:
-    """Learned gradient variance; ``allocator.allocate`` uses it through ``for_prompts``.
+class OutcomeMoments(VarianceModel):
+    """Learned gradient variance; ``allocator.allocate`` uses it through ``bind``.
 
     Args:
         estimator: "rloo" or "dr_grpo".
@@ -53,8 +54,7 @@ class OutcomeMoments:
         InvalidInputError: an argument out of its range.
     """
 
-    has_own_guard = True
-    """It judges itself by gradient norms, uniform groups among the candidates; a guard on p(1-p) would mistake it."""
+    learns = True
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class OutcomeMoments:
                 "min_group_size >= 2, max_group_ratio > 1 and margin >= 0 must hold, but got "
                 f"{min_group_size}, {max_group_ratio}, {margin}"
             )
-        self.estimator = estimator
+        self._estimator = estimator
         self.name = f"outcome_moments_{estimator}"
         self.convex_from: int | None = CONVEX_FROM[estimator]
         self._settings: dict[str, Any] = {
@@ -95,6 +95,15 @@ class OutcomeMoments:
         self._factors = PromptFactors(keep=keep, keep_visit=keep_visit)
         self._trust = TrustRecord(keep=keep, margin=margin)
         self._steps = 0
+
+    @property
+    def estimator(self) -> str:
+        return self._estimator
+
+    @property
+    def taught(self) -> bool:
+        """True from the first norm on."""
+        return not self._curves.empty
 
     # ---- prediction ----
 
@@ -117,7 +126,7 @@ class OutcomeMoments:
         second = spread * (success + failure) / 2
         return (first * weights).sum(axis=1), (second * weights).sum(axis=1)
 
-    def for_prompts(self, prompt_ids: Sequence[Hashable]) -> BoundOutcomeMoments:
+    def bind(self, prompt_ids: Sequence[Hashable]) -> BoundOutcomeMoments:
         """The model of these B prompts in this order; it knows their own factors and stays as it is."""
         return BoundOutcomeMoments(self, tuple(prompt_ids))
 
@@ -135,21 +144,35 @@ class OutcomeMoments:
         ratio = np.divide(second, first, out=np.ones_like(first), where=first > 0)
         return used, used * np.maximum(ratio, 0.5) ** trust.blend
 
-    def variance(self, prediction: Prediction, n: ArrayLike) -> FloatArray:
+    def variance(self, prediction: Prediction | ArrayLike, n: ArrayLike) -> FloatArray:
         """v(n) of prompts without history: n (B,) or scalar -> (B,); n (K,) with K != B, or (1, K) -> (B, K)."""
-        return self.for_prompts_or_none(None).variance(prediction, n)
+        return BoundOutcomeMoments(self, None).variance(prediction, n)
 
-    def curve(self, prediction: Prediction, sizes: ArrayLike) -> FloatArray:
+    def curve(self, prediction: Prediction | ArrayLike, sizes: ArrayLike) -> FloatArray:
         """(B, K) values of v at the sizes (K,), for prompts without history."""
-        return self.for_prompts_or_none(None).curve(prediction, sizes)
+        return BoundOutcomeMoments(self, None).curve(prediction, sizes)
 
-    def for_prompts_or_none(self, prompt_ids: tuple[Hashable, ...] | None) -> BoundOutcomeMoments:
-        """As ``for_prompts``; None leaves the prompts' own factors out."""
-        return BoundOutcomeMoments(self, prompt_ids)
+    def realised(self, rewards: Rewards, sizes: IntArray, squared_norms: FloatArray | None = None) -> Realised:
+        """v(n) from unbiased V1 and V2 of the rewards and norms themselves; by the formula while there are no norms."""
+        if squared_norms is None or not np.nansum(squared_norms) > 0:
+            return super().realised(rewards, sizes)
+        first, second = unbiased_constants(rewards, squared_norms / np.nanmean(squared_norms))
+        values = self.value_at(first, second, sizes.astype(np.float64))
+        return Realised(values, values[:, None] * values[None])
+
+    def value_at(self, first: FloatArray, second: FloatArray, n: FloatArray) -> FloatArray:
+        """v(n) of the constants V1 and V2; all arrays alike, or broadcasting."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            value = ((n - 2) * first + 2 * second) / (n * (n - 1))
+            if self._estimator == "dr_grpo":
+                value = np.where(n == 1, 0.0, ((n - 1) / n) ** 2 * value)
+            else:  # one rollout has no leave-one-out baseline
+                value = np.where(n == 1, np.where(second > 0, np.inf, 0.0), value)
+        return np.asarray(value, dtype=np.float64)
 
     # ---- learning ----
 
-    def observe(
+    def learn(
         self,
         prompt_ids: Sequence[Hashable],
         prediction: Prediction,
@@ -188,9 +211,9 @@ class OutcomeMoments:
             raise InvalidInputError("rewards must be binary, {0, 1} or {-1, 1}, to learn gradient moments by outcome")
         if np.isinf(z).any() or (z[~np.isnan(z)] < 0).any():
             raise InvalidInputError("squared norms must be finite and non-negative, or NaN where unknown")
-        self._learn(prompt_ids, prediction, GroupSummary.of(sizes, values, z))
+        self._take_in(prompt_ids, prediction, GroupSummary.of(sizes, values, z))
 
-    def _learn(self, prompt_ids: Sequence[Hashable], prediction: Prediction, groups: GroupSummary) -> None:
+    def _take_in(self, prompt_ids: Sequence[Hashable], prediction: Prediction, groups: GroupSummary) -> None:
         nodes, weights = _posterior(prediction)
         if not self._curves.empty:  # judge yesterday's predictions before learning
             truth = groups.unbiased_v1()
@@ -263,49 +286,49 @@ class OutcomeMoments:
         return f"OutcomeMoments({settings})"
 
 
-class BoundOutcomeMoments:
+class BoundOutcomeMoments(VarianceModel):
     """``OutcomeMoments`` for the prompts of one batch: a VarianceModel."""
 
     def __init__(self, model: OutcomeMoments, prompt_ids: tuple[Hashable, ...] | None) -> None:
         self._model, self._ids = model, prompt_ids
         self.name, self.convex_from = model.name, model.convex_from
 
-    def variance(self, prediction: Prediction, n: ArrayLike) -> FloatArray:
+    def variance(self, prediction: Prediction | ArrayLike, n: ArrayLike) -> FloatArray:
         """v(n): n (B,) or scalar -> (B,); n (K,) with K != B, or (1, K) -> (B, K)."""
         sizes = check_sizes(n, whole=False)
-        if is_curve(sizes, len(prediction)):
+        if is_curve(sizes, batch_size(prediction)):
             return self.curve(prediction, sizes.reshape(-1))
         first, second = self._constants(prediction)
-        return self._values(first, second, np.asarray(sizes, dtype=np.float64))
+        return self._model.value_at(first, second, np.asarray(sizes, dtype=np.float64))
 
-    def curve(self, prediction: Prediction, sizes: ArrayLike) -> FloatArray:
+    def curve(self, prediction: Prediction | ArrayLike, sizes: ArrayLike) -> FloatArray:
         """(B, K) values at the sizes (K,)."""
         first, second = self._constants(prediction)
         n = check_sizes(sizes, whole=False).reshape(-1).astype(np.float64)
-        return self._values(first[:, None], second[:, None], n[None, :])
+        return self._model.value_at(first[:, None], second[:, None], n[None, :])
 
-    def _constants(self, prediction: Prediction) -> tuple[FloatArray, FloatArray]:
+    def realised(self, rewards: Rewards, sizes: IntArray, squared_norms: FloatArray | None = None) -> Realised:
+        """See ``OutcomeMoments.realised``: prompts' names do not enter a measurement."""
+        return self._model.realised(rewards, sizes, squared_norms)
+
+    def _constants(self, prediction: Any) -> tuple[FloatArray, FloatArray]:
+        _check(prediction)
         if self._ids is not None and len(self._ids) != len(prediction):
             raise InvalidInputError(
                 f"the prediction must be of the {len(self._ids)} bound prompts, but it has {len(prediction)}"
             )
         return self._model.constants(prediction, self._ids)
 
-    def _values(self, first: FloatArray, second: FloatArray, n: FloatArray) -> FloatArray:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            value = ((n - 2) * first + 2 * second) / (n * (n - 1))
-            if self._model.estimator == "dr_grpo":
-                value = np.where(n == 1, 0.0, ((n - 1) / n) ** 2 * value)
-            else:  # one rollout has no leave-one-out baseline
-                value = np.where(n == 1, np.where(second > 0, np.inf, 0.0), value)
-        return np.asarray(value, dtype=np.float64)
-
 
 def _posterior(prediction: Prediction) -> tuple[FloatArray, FloatArray]:
     """Nodes and weights (B, M) of the posterior of p."""
+    _check(prediction)
+    return prediction.nodes()
+
+
+def _check(prediction: Any) -> None:
     if not hasattr(prediction, "nodes"):
         raise InvalidInputError("learned variances need a Prediction (the distribution of p), but got a plain array")
-    return prediction.nodes()
 
 
 def _with_outcomes(nodes: FloatArray, weights: FloatArray, k: FloatArray, n: FloatArray) -> FloatArray:

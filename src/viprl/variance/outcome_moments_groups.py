@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
 from viprl._arrays import FloatArray
+
+if TYPE_CHECKING:
+    from viprl.feedback.rewards import Rewards
 
 
 class GroupSummary:
@@ -45,3 +50,23 @@ class GroupSummary:
         mixed = (k > 0) & (k < n)
         unknown = (n < 3) | (mixed & (self.counts == 0).any(axis=1))
         return np.asarray(np.where(unknown, np.nan, np.where(mixed, value, 0.0)), dtype=np.float64)
+
+
+def unbiased_constants(rewards: Rewards, z: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """(B,) unbiased V1 = E[(R - E R)^2 z] and V2 = E[(R - R')^2 (z + z')] / 4 of each group, whatever the rewards.
+
+    With d_j = R_j - mean(R) and s^2 the sample variance, the mean over j of z_j (n d_j^2 - s^2) / (n - 2) estimates V1
+    (it is the mean of z_j (R_j - R_k)(R_j - R_l) over triples), and that of z_j (n d_j^2 + (n-1) s^2) / (n - 1) twice
+    V2. For rewards in {0, 1} they are the constants of ``outcome_moments``. NaN below three rewards, and where a group
+    with unequal rewards has a reward without a norm.
+    """
+    rows, n, s2 = rewards.rows, rewards.counts.astype(np.float64), rewards.variances
+    d2 = (rewards.flat - rewards.means[rows]) ** 2
+    here = ~np.isnan(rewards.flat)
+    own_n, own_s2 = n[rows], s2[rows]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        terms = (z * (own_n * d2 - own_s2) / (own_n - 2), z * (own_n * d2 + (own_n - 1) * own_s2) / (2 * (own_n - 1)))
+        first, second = (np.bincount(rows[here], term[here], len(n)) / n for term in terms)
+    dead = rewards.constant & (n >= 3)
+    enough = n >= 3
+    return tuple(np.where(dead, 0.0, np.where(enough, x, np.nan)) for x in (first, second))  # type: ignore[return-value]

@@ -16,29 +16,27 @@ Var(R) is p(1-p) for rewards in {0, 1}, 4 p(1-p) for rewards in {-1, 1} and the 
 from __future__ import annotations
 
 import warnings
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from viprl._arrays import FloatArray
+from viprl._arrays import FloatArray, IntArray
 from viprl.errors import InvalidInputError
-from viprl.variance.base import BiasWarning, batch_size, check_sizes, is_curve
+from viprl.variance.base import BiasWarning, Realised, VarianceModel, batch_size, check_sizes, is_curve
 
 if TYPE_CHECKING:
+    from viprl.feedback.rewards import Rewards
     from viprl.prediction.base import Prediction
 
 
-class SeparableVariance(ABC):
+class SeparableVariance(VarianceModel):
     """v_q(n) = weight_q * factor(n). Subclasses give the factor and, for the continuous relaxation, its slope.
 
     ``prediction`` is a Prediction or a plain (B,) array of a_q = E[p(1-p)] (or E[Var R]).
     A prompt of weight zero has variance zero at every size, also where the factor is infinite.
     """
-
-    name: str
-    convex_from: int | None
 
     @abstractmethod
     def factor(self, n: ArrayLike) -> FloatArray:
@@ -82,9 +80,11 @@ class SeparableVariance(ABC):
         factor = self.factor(check_sizes(sizes, whole=False).reshape(-1))
         return _times(weight[:, None], factor[None, :])
 
-    def check_min_group_size(self, smallest: int) -> None:
-        """Warn where groups of ``smallest`` rollouts make the minimisation of the variance meaningless."""
-        return None
+    def realised(self, rewards: Rewards, sizes: IntArray, squared_norms: FloatArray | None = None) -> Realised:
+        """s^2 f(n), as in every model, without the way round."""
+        factor = self.factor(sizes)
+        with np.errstate(invalid="ignore"):
+            return Realised(rewards.variances * factor, rewards.noise * factor[:, None] * factor[None])
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

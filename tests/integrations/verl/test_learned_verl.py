@@ -23,14 +23,14 @@ pytestmark = pytest.mark.verl
 def learning(built: Any) -> list[dict[str, Any]]:
     """What the trainer's model observes from now on."""
     seen: list[dict[str, Any]] = []
-    observe = built.allocator.model.observe
+    observe = built.allocator.model.learn
 
     def recorded(ids: Any, prediction: Any, sizes: Any, rewards: Any, norms: Any) -> None:
         call = {"ids": ids, "prediction": prediction, "sizes": sizes, "rewards": rewards, "norms": norms}
         seen.append({**call, "step": built.allocator.step})
         observe(ids, prediction, sizes, rewards, norms)
 
-    built.allocator.model.observe = recorded
+    built.allocator.model.learn = recorded
     return seen
 
 

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from viprl.errors import ConfigurationError
 from viprl.gradient.norm_hook import GradientNormHook
-from viprl.prediction.base import Prediction
 from viprl.variance import OutcomeMoments
 
 ROW = "viprl_row"
@@ -31,7 +30,7 @@ class LearnedVarianceMixin:
     norm_hook: GradientNormHook | None = None
     _norms: NDArray[np.float64] | None = None
     _passes_due = 0
-    _lesson: tuple[Any, Prediction, Any, Any] | None = None  # ids, prediction, sizes, rewards; on the main process
+    _plan_due: str | None = None  # key of the plan whose norms are collected; on the main process
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -52,8 +51,7 @@ class LearnedVarianceMixin:
             output[ROW] = torch.arange(len(advantages), device=advantages.device)
             self._norms = np.full(len(advantages), np.nan)
             self._passes_due = self.args.steps_per_generation
-            step = self.last_step
-            self._lesson = step.plan and (step.prompt_ids, step.plan.prediction, step.group_sizes, step.rewards)
+            self._plan_due = self.last_step.plan and self.last_step.plan.key
         return output
 
     def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
@@ -77,28 +75,24 @@ class LearnedVarianceMixin:
         return loss
 
     def _teach(self) -> None:
-        """Hand the norms of the whole generation batch to the model, on the main process."""
+        """Hand the norms of the whole generation batch to the allocator, on the main process."""
         local = torch.as_tensor(self._norms, device=self.accelerator.device, dtype=torch.float64)
         norms = self._gathered(local)  # type: ignore[attr-defined]
         self._norms = None
-        lesson, self._lesson = self._lesson, None
-        if lesson is None:
-            return
-        ids, prediction, sizes, rewards = lesson
-        low, high = self.allocator.reward_values or (0.0, 1.0)
-        self.allocator.model.observe(ids, prediction, sizes, (rewards - low) / (high - low), norms)
+        due, self._plan_due = self._plan_due, None
+        if due is not None:
+            self.allocator.observe_norms(due, norms)
 
     def _window_extras(self) -> dict[str, Any]:
-        """A checkpoint inside the first pass over a generation batch needs the norms seen and the lesson due."""
+        """A checkpoint inside the first pass over a generation batch needs the norms seen so far and whose they are."""
         extras: dict[str, Any] = super()._window_extras()  # type: ignore[misc]
         if self._norms is None:
             return extras
-        extras["learned"] = {"norms": torch.from_numpy(self._norms), "passes_due": self._passes_due, "lesson": None}
-        if self._lesson is not None:
-            ids, prediction, sizes, rewards = self._lesson
-            nodes, weights = (torch.from_numpy(np.array(x)) for x in prediction.nodes())
-            arrays = [torch.from_numpy(np.array(x)) for x in (prediction.cold, sizes, rewards)]
-            extras["learned"]["lesson"] = [list(ids), nodes, weights, *arrays]
+        extras["learned"] = {
+            "norms": torch.from_numpy(self._norms),
+            "passes_due": self._passes_due,
+            "plan_due": self._plan_due,
+        }
         return extras
 
     def _restore_window_extras(self, extras: dict[str, Any]) -> None:
@@ -107,7 +101,4 @@ class LearnedVarianceMixin:
         if saved is None:
             return
         self._norms, self._passes_due = saved["norms"].numpy(), int(saved["passes_due"])
-        if saved["lesson"] is not None and self.allocator is not None:
-            ids, *arrays = saved["lesson"]
-            nodes, weights, cold, sizes, rewards = (x.numpy() for x in arrays)
-            self._lesson = (tuple(ids), Prediction.from_nodes(nodes, weights, cold=cold), sizes, rewards)
+        self._plan_due = saved["plan_due"]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from viprl._arrays import FloatArray, IntArray
-from viprl.advantages import group_moments
+from viprl.feedback import group_moments
 
 
 def mean_and_std(values: FloatArray, rows: IntArray, num_groups: int) -> tuple[float, float]:

@@ -23,9 +23,10 @@ import torch
 from accelerate.utils import broadcast_object_list, gather_object
 
 from viprl._arrays import FloatArray, IntArray
-from viprl.advantages import advantages_by_row, float32_values, group_moments
+from viprl.advantages import advantages_by_row, float32_values
 from viprl.build import build_allocator
 from viprl.errors import ConfigurationError, InvalidInputError, ViprlError
+from viprl.feedback import group_moments
 from viprl.history import HistoryWriter
 from viprl.integrations.trl import contract, logs, setup, weights
 from viprl.integrations.trl.config import AdaptiveFields

@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from viprl.allocator import RolloutAllocator
-from viprl.integrations.verl.ledger import Answer
 from viprl.integrations.verl.options import select
 from viprl.variance.surprisal import surprisals
 
@@ -45,15 +43,4 @@ def squared_norms(log_probs: Sequence[Any], masks: Sequence[Any], aggregation: s
     rows = zip(log_probs, masks, strict=True)
     return np.array(
         [surprisals(log.float().cpu().numpy(), own.cpu().numpy(), aggregation=aggregation) for log, own in rows]
-    )
-
-
-def teach(allocator: RolloutAllocator, answer: Answer) -> None:
-    """Hand a plan's rewards and norms to the allocator's model; before ``allocator.observe`` of the same plan."""
-    rewards, plan = answer.rewards, answer.plan
-    if allocator.reward_values is not None:  # not yet found out: the model knows {0, 1} and {-1, 1} itself
-        low, high = allocator.reward_values
-        rewards = (rewards - low) / (high - low)
-    allocator.model.observe(  # type: ignore[attr-defined]
-        plan.prompt_ids, plan.prediction, plan.group_sizes, rewards, answer.squared_norms
     )

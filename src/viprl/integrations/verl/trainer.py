@@ -135,10 +135,9 @@ class AdaptiveTrainerSync(PPOTrainerSync):
             step=self.global_steps,
         )
         for answer in answers:
-            if self.run.learns_variance:
-                learned.teach(self.allocator, answer)
             told = {} if name is None else {"successes": answer.successes}
-            self.allocator.observe(answer.plan, answer.rewards, tokens=answer.tokens, **told)
+            norms = answer.squared_norms if self.run.learns_variance else None
+            self.allocator.observe(answer.plan, answer.rewards, squared_norms=norms, tokens=answer.tokens, **told)
             self.history.add(self.allocator.history_rows())
             metrics.update({name: float(value) for name, value in self.allocator.metrics().items()})
         metrics["viprl/missing_rewards"] = sum(answer.missing for answer in answers)

@@ -16,7 +16,7 @@ from viprl.allocation import Uniform
 from viprl.errors import InvalidInputError
 from viprl.prediction import Prediction, Predictor
 from viprl.replay.worlds.base import Step
-from viprl.variance import SeparableVarianceModel
+from viprl.variance import SeparableVariance
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Setting:
         min_group_size, max_group_size: L and U.
     """
 
-    model: SeparableVarianceModel
+    model: SeparableVariance
     min_group_size: int = 3
     max_group_size: int = 32
 
