@@ -11,24 +11,42 @@ from viprl._arrays import FloatArray
 from viprl.errors import InvalidInputError
 
 
-def check_part(value: Any, base: type, name: str, example: str) -> None:
-    """Refuse anything but an object of a subclass of ``base``.
+def part(value: Any, base: Any, name: str, example: str) -> Any:
+    """An object of ``base``: the value itself, or one in front of it where it only has what ``base`` leaves open.
 
-    Objects that only look right are refused too: an allocator calls every hook of the base class, and inheriting them
-    is what gives an object those that it need not write.
+    Subclassing ``base`` is the way to write a part. An object that has its abstract methods without that is taken too;
+    the hooks that it lacks are then those of ``base``, which do nothing.
 
     Raises:
-        TypeError: ``value`` is a name, a class, or something else.
+        TypeError: ``value`` is a name, a class, or lacks a method.
     """
     if isinstance(value, base):
-        return
+        return value
+    open_names = sorted(base.__abstractmethods__)
     if isinstance(value, type):
         got = f"the class {value.__name__}; make an object of it, {value.__name__}(...)"
     elif isinstance(value, str):
         got = f"the name {value!r}; names are for viprl.build_allocator(prompts, viprl.AllocationSettings(...))"
+    elif lacking := [method for method in open_names if not callable(getattr(value, method, None))]:
+        got = f"{type(value).__name__}, which has no {', '.join(lacking)}"
     else:
-        got = f"{type(value).__name__}; a {name} of your own must be a subclass of {base.__module__}.{base.__name__}"
+        return _behind(value, base)
     raise TypeError(f"`{name}` must be a {base.__name__}, such as {example}, but got {got}")
+
+
+def _behind(value: Any, base: Any) -> Any:
+    """An object of ``base`` that hands on to ``value`` all that it has."""
+
+    def handed_on(attribute: str) -> property:
+        return property(lambda self: getattr(value, attribute))
+
+    shared = [a for a in dir(base) if not a.startswith("_") and hasattr(value, a)]
+    shared += [a for a in getattr(base, "__annotations__", {}) if a not in shared and hasattr(value, a)]
+    own = {
+        "__getattr__": lambda self, attribute: getattr(value, attribute),
+        "__repr__": lambda self: repr(value),
+    }
+    return type(type(value).__name__, (base,), {**{a: handed_on(a) for a in shared}, **own})()
 
 
 def check_bounds(low: int, high: int, reward_values: tuple[float, float] | None, success_at: float | None) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from viprl._arrays import FloatArray, IntArray
-from viprl._parts import check_bounds, check_part, per_group
+from viprl._parts import check_bounds, part, per_group
 from viprl.allocation import VIP, Policy, Uniform
 from viprl.checkpoint import read_state, write_state
 from viprl.errors import CheckpointError, InvalidInputError, PlanError
@@ -67,8 +67,8 @@ class RolloutAllocator:
         restored: what the last restore found in the prompt set, else None.
 
     Raises:
-        TypeError: a part that is no object of a subclass of its base; looking alike is not enough, since the hooks that
-            a part need not write come with the base.
+        TypeError: a part that is a name, a class, or lacks a method of its base class. Subclass the base; an object
+            that has its abstract methods without that is taken too.
         InvalidInputError: bounds or reward values that contradict each other.
     """
 
@@ -85,19 +85,16 @@ class RolloutAllocator:
         reward_values: tuple[float, float] | None = None,
         success_at: float | None = None,
     ) -> None:
-        check_part(predictor, Predictor, "predictor", "viprl.DiscountedBeta() or viprl.CalibratedPredictor(...)")
-        check_part(model, VarianceModel, "model", "viprl.RLOO(), viprl.DrGRPO() or viprl.GRPO()")
-        if policy is not None:
-            check_part(policy, Policy, "policy", "viprl.VIP() or viprl.Uniform()")
-        if model.learns and predictor.reward_kind == "real":
+        beta, vip = "viprl.DiscountedBeta() or viprl.CalibratedPredictor(...)", "viprl.VIP() or viprl.Uniform()"
+        self.predictor: Predictor = part(predictor, Predictor, "predictor", beta)
+        self.model: VarianceModel = part(model, VarianceModel, "model", "viprl.RLOO() or viprl.DrGRPO()")
+        self.policy: Policy = VIP() if policy is None else part(policy, Policy, "policy", vip)
+        if self.model.learns and self.predictor.reward_kind == "real":
             raise InvalidInputError(
                 f"a variance model that learns tells success from failure, but {type(predictor).__name__} predicts "
                 "real rewards; use a formula (viprl.RLOO(), viprl.DrGRPO()) or a predictor of success probabilities"
             )
         check_bounds(min_group_size, max_group_size, reward_values, success_at)
-        self.predictor = predictor
-        self.model = model
-        self.policy: Policy = VIP() if policy is None else policy
         self.min_group_size, self.max_group_size = int(min_group_size), int(max_group_size)
         self.reward_values = None if reward_values is None else (float(reward_values[0]), float(reward_values[1]))
         self._declared = self.reward_values
