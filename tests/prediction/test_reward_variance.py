@@ -73,11 +73,14 @@ def test_all_groups_agree_from_the_start():
 def test_own_history_follows_the_inverse_gamma_posterior():
     predictor = RewardVariancePredictor(keep=0.5)
     predictor.observe_rewards(["a", "b"], [0.0, 0.0], [1.0, 3.0], [5, 5])
+    first = predictor.metrics()["variance_scale"]
     predictor.observe_rewards(["a"], [0.0], [2.0], [9])
-    state, kappa = predictor.state_dict(), predictor.metrics()["variance_spread"]
+    level, kappa = predictor.metrics()["variance_scale"], predictor.metrics()["variance_spread"]
     linear = predictor._linear(np.array([0]), np.ones((1, 1)))
-    strength, prior = 2 + 2 / kappa, softplus(linear.mean)[0] * state["global"]["scale"]
-    expected = (strength * prior + 0.5 * 4 * 1.0 + 8 * 2.0) / (strength + 0.5 * 4 + 8)
+    strength = 2 + 2 / kappa
+    own = 0.5 * 4 * 1.0 / first + 8 * 2.0 / level  # each relative to the level at its visit
+    expected = level * (strength * softplus(linear.mean)[0] + own) / (strength + 0.5 * 4 + 8)
+    assert first == pytest.approx(2.0)
     assert predictor.predict(["a"]).reward_variance[0] == pytest.approx(expected)
 
 

@@ -9,13 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from viprl._arrays import BoolArray, FloatArray, IntArray
-from viprl.errors import InvalidInputError
 from viprl.prediction.base import Prediction, PromptId
-from viprl.prediction.baselines import TablePredictor
 from viprl.prediction.confidence import Confidence
 from viprl.prediction.counts import Counts
 from viprl.prediction.drift import Drift
-from viprl.prediction.features import PromptFeatures
+from viprl.prediction.feature_predictor import FeaturePredictor
 from viprl.prediction.grid import NODES, LogitGrid
 from viprl.prediction.outage import diagnose, log_binomial_coefficient
 from viprl.prediction.prompts import BASE_PRIOR, PromptDistribution
@@ -39,7 +37,7 @@ class Evaluation(NamedTuple):
     density: FloatArray  # (B, M) posterior over the grid
 
 
-class CalibratedPredictor(TablePredictor):
+class CalibratedPredictor(FeaturePredictor):
     """Calibrated predictions from the first visit on; the default.
 
     The posterior of a prompt's success probability is a density over M = 40 logits. Four parts, all learned online
@@ -83,6 +81,7 @@ class CalibratedPredictor(TablePredictor):
         "successes": (np.float32, ()),  # discounted counts behind that observation
         "rollouts": (np.float32, ()),
     }
+    _regression: GroupedLogistic
 
     def __init__(
         self,
@@ -92,18 +91,16 @@ class CalibratedPredictor(TablePredictor):
         texts: Sequence[str] | None = None,
         side_information: Mapping[str, ArrayLike] | ArrayLike | None = None,
     ) -> None:
-        super().__init__(prompt_ids, {})
-        if not self._table.index.fixed and not (embeddings is None and texts is None and side_information is None):
-            raise InvalidInputError("embeddings, texts and side_information need prompt_ids, but got prompt_ids=None")
-        self._features = PromptFeatures(len(self._table), embeddings, texts, side_information)
-        self._settings = {"features": self._features.width}
+        super().__init__(embeddings, prompt_ids, texts, side_information, {})
         self._grid = LogitGrid()
         self._prompts = PromptDistribution(self._grid)
         self._drift = Drift(self._grid)
-        self._regression = GroupedLogistic(self._features.groups, self._features.width, BASE_PRIOR[0] / sum(BASE_PRIOR))
         self._confidence = Confidence()
         self._global = {"prompts": 0, "broken_run": 0, "broken": 0.0}
         self._last: Evaluation | None = None
+
+    def _make_regression(self, groups: Mapping[str, slice], width: int) -> GroupedLogistic:
+        return GroupedLogistic(groups, width, BASE_PRIOR[0] / sum(BASE_PRIOR))
 
     def predict(self, ids: Sequence[PromptId]) -> Prediction:
         rows = self._table.rows(ids)
@@ -131,14 +128,6 @@ class CalibratedPredictor(TablePredictor):
             density[warm] = own / own.sum(axis=1, keepdims=True)
         self._last = Evaluation(rows, cold, features, linear, expected, density)
         return self._last
-
-    def _linear(self, rows: IntArray, features: FloatArray) -> Linear:
-        """The regression's view of B prompts without their own contributions."""
-        return self._regression.without(
-            self._regression.predict(features),
-            self._table.take("weight", rows).astype(np.float64),
-            self._table.take("target", rows).astype(np.float64),
-        )
 
     def _learn(self, counts: Counts) -> None:
         rows, k, n = counts
@@ -198,36 +187,17 @@ class CalibratedPredictor(TablePredictor):
         new = before.cold[use] & (trust[use] > 0.5)
         if new.any():
             self._regression.learn_correlation(Linear(linear.mean[new], linear.variance[new]), rate[new], n[new])
-        weight, target = (a.astype(np.float32) for a in self._regression.linearise(linear, rate, n))
-        old_weight = table["weight"][rows].astype(np.float64)
-        old_pull = old_weight * table["target"][rows]
-        table["weight"][rows], table["target"][rows] = weight, target
-        pull = weight.astype(np.float64) * target
-        self._regression.learn(before.features[use], weight - old_weight, pull - old_pull)
+        self._exchange(rows, before.features[use], *self._regression.linearise(linear, rate, n))
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {
-            "features": self._features.state(),
-            "regression": self._regression.state(),
             "prompts": self._prompts.state(),
             "drift": self._drift.state(),
             "confidence": self._confidence.state(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._features.check(state["features"])  # before anything changes
-        super().load_state_dict(state)
-        self._load_models(state)
-
-    def merge_state(self, state: dict[str, Any]) -> dict[str, list[PromptId]]:
-        self._features.check(state["features"])
-        report = super().merge_state(state)
-        self._load_models(state)
-        return report
-
     def _load_models(self, state: Mapping[str, Any]) -> None:
-        self._features.load(state["features"])
-        self._regression.load(state["regression"])
+        super()._load_models(state)
         self._prompts.load(state["prompts"])
         self._drift.load(state["drift"])
         self._confidence.load(state["confidence"])
@@ -238,9 +208,9 @@ class CalibratedPredictor(TablePredictor):
 
         drift_deviation, drift_shift: the logit's movement per visit; outage_probability of the last step and
         outage_steps in a row; feature_slope: how far the features are believed; prompt_correlation: share of the
-        variance that features leave between prompts; precision_<block> of the regression.
+        variance that features leave between prompts; precision_<block> of the regression, and regression_restarts.
         """
-        result = super().metrics() | {
+        return super().metrics() | {
             "drift_deviation": self._drift.deviation,
             "drift_shift": self._drift.shift,
             "feature_slope": self._confidence.slope,
@@ -248,6 +218,3 @@ class CalibratedPredictor(TablePredictor):
             "outage_probability": float(self._global["broken"]),
             "outage_steps": float(self._global["broken_run"]),
         }
-        for name, alpha in zip(self._features.groups, self._regression.alpha, strict=True):
-            result[f"precision_{name}"] = float(alpha)
-        return result

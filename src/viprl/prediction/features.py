@@ -22,6 +22,7 @@ from viprl.prediction.lexical import (
     token_counts,
     weigh,
 )
+from viprl.prediction.matrices import check_embeddings, magnitude, padded
 from viprl.prediction.side import SideColumns
 from viprl.prediction.surface import surface_features
 
@@ -29,70 +30,86 @@ EMBEDDING_RANK = 128
 LEXICAL_RANK = 96
 FIT_EMBEDDINGS = 8192
 CHUNK = 50_000
+FAR = 32.0  # no feature is further from the mean, in units of the block's root mean squared length
+# A mean squared deviation below these shares of the mean square is rounding, not information: in single precision,
+# and where directions are kept in half precision.
+ROUNDING, ROUNDING_HALF = 1e-12, 1e-8
+VANISHING = 1e-280  # smaller embeddings are zero: their inverse leaves the range of floating point
 
 
 class EmbeddingBlock:
-    """Principal components of the embeddings, computed for the batch's rows alone; (B, <= 128)."""
+    """Principal components of the embeddings, computed for the batch's rows alone; (B, min(128, D)).
+
+    In single precision, except for embeddings so large or small that they would leave its range.
+    """
 
     name = "embedding"
 
     def __init__(self, embeddings: NDArray[Any]) -> None:
         self._embeddings = embeddings
-        pick = _evenly(len(embeddings), FIT_EMBEDDINGS)
-        sample = embeddings[pick].astype(np.float64)
-        _check_finite("embeddings", sample)
-        centre = sample.mean(axis=0) if len(sample) else np.zeros(embeddings.shape[1])
-        directions = leading_directions(sample - centre, EMBEDDING_RANK) if len(sample) else np.zeros((len(centre), 0))
-        scale = _unit_scale(sample - centre)
-        self.maps = {"centre": centre.astype(np.float32), "directions": (directions * scale).astype(np.float32)}
+        sample = embeddings[_evenly(len(embeddings), FIT_EMBEDDINGS)].astype(np.float64)
+        if not np.isfinite(sample).all():
+            raise InvalidInputError(
+                f"`embeddings` must be finite, but {int((~np.isfinite(sample)).sum())} values are not"
+            )
+        sample[np.abs(sample) < VANISHING] = 0.0
+        unit = magnitude(sample)
+        sample /= unit
+        centre = sample.mean(axis=0)
+        scale = _unit_scale(sample - centre, sample, ROUNDING)
+        directions = padded(leading_directions(sample - centre, EMBEDDING_RANK), min(EMBEDDING_RANK, len(centre)))
+        kind = np.float32 if unit == 1 else np.float64
+        self.maps = {"centre": (centre * unit).astype(kind), "directions": (directions * (scale / unit)).astype(kind)}
 
     @property
     def width(self) -> int:
         return int(self.maps["directions"].shape[1])
 
-    def rows(self, rows: IntArray) -> NDArray[np.float32]:
-        x = self._embeddings[rows].astype(np.float32) - self.maps["centre"]
-        result: NDArray[np.float32] = x @ self.maps["directions"]
-        if not np.isfinite(result).all():
-            wrong = int(rows[~np.isfinite(result).all(axis=1)][0])
-            raise InvalidInputError(f"`embeddings` must be finite, but row {wrong} is not")
-        return result
+    def rows(self, rows: IntArray) -> NDArray[Any]:
+        given, centre, directions = self._embeddings[rows], self.maps["centre"], self.maps["directions"]
+        with np.errstate(over="ignore", invalid="ignore"):
+            x = given.astype(centre.dtype) - centre
+            result: NDArray[Any] = x @ directions
+            if not np.isfinite(result).all():
+                if not (sound := np.isfinite(given).all(axis=1)).all():
+                    raise InvalidInputError(f"`embeddings` must be finite, but row {int(rows[~sound][0])} is not")
+                largest = np.sqrt(np.finfo(centre.dtype).max)
+                result = np.nan_to_num(np.clip(x, -largest, largest) @ directions)
+        return np.clip(result, -FAR, FAR)
 
 
 class LexicalBlock:
-    """Reduced hashed TF-IDF, computed once; kept as (N, <= 96) half-precision floats."""
+    """Reduced hashed TF-IDF, computed once; kept as (N, 96) half-precision floats."""
 
     name = "lexical"
+    width = LEXICAL_RANK
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._texts = texts
         counts = token_counts(texts if len(texts) <= CHUNK else [texts[int(i)] for i in _evenly(len(texts), CHUNK)])
         idf = inverse_document_frequency(counts)
         weighted = weigh(counts, idf)
-        directions = leading_directions(weighted[_evenly(len(weighted.indptr) - 1, FIT_ROWS)], LEXICAL_RANK)
+        fit = weighted[_evenly(len(weighted.indptr) - 1, FIT_ROWS)]
+        directions = padded(leading_directions(fit, LEXICAL_RANK), LEXICAL_RANK)
         reduced = weighted @ directions
         centre = reduced.mean(axis=0)
-        scale = _unit_scale(reduced - centre)
+        scale = _unit_scale(reduced - centre, reduced, ROUNDING_HALF)
         self.maps: dict[str, NDArray[Any]] = {
             "idf": idf,
             "directions": (directions * scale).astype(np.float16),
             "centre": (centre * scale).astype(np.float32),
         }
         if len(texts) <= CHUNK:
-            self._values = (reduced * scale - self.maps["centre"]).astype(np.float16)
+            self._values = np.clip(reduced * scale - self.maps["centre"], -FAR, FAR).astype(np.float16)
         else:
             self.build()
-
-    @property
-    def width(self) -> int:
-        return int(self.maps["directions"].shape[1])
 
     def build(self) -> None:
         self._values = np.empty((len(self._texts), self.width), np.float16)
         directions = self.maps["directions"].astype(np.float32)
         for start in range(0, len(self._texts), CHUNK):
             part = weigh(token_counts(self._texts[start : start + CHUNK]), self.maps["idf"])
-            self._values[start : start + CHUNK] = part @ directions - self.maps["centre"]
+            self._values[start : start + CHUNK] = np.clip(part @ directions - self.maps["centre"], -FAR, FAR)
 
     def rows(self, rows: IntArray) -> NDArray[np.float32]:
         return np.asarray(self._values[rows], np.float32)
@@ -116,7 +133,8 @@ class SurfaceBlock:
 
     def build(self) -> None:
         centre, deviation = self.maps["centre"], self.maps["deviation"]
-        scale = np.where(deviation > 0, np.sqrt(self.squared_length / self.width) / np.maximum(deviation, 1e-12), 0.0)
+        varies = np.square(deviation) > ROUNDING * np.square(centre)
+        scale = np.where(varies, np.sqrt(self.squared_length / self.width) / np.maximum(deviation, 1e-12), 0.0)
         limit = 3 * np.sqrt(self.squared_length / self.width)
         self._values = np.empty((len(self._texts), self.width), np.float16)
         for start in range(0, len(self._texts), CHUNK):
@@ -137,17 +155,15 @@ class PromptFeatures:
         texts: Sequence[str] | None,
         side_information: Mapping[str, ArrayLike] | ArrayLike | None,
     ) -> None:
-        self._blocks: list[Any] = []
-        if embeddings is not None:
-            self._blocks.append(EmbeddingBlock(_check_matrix(embeddings, prompts)))
+        matrix = None if embeddings is None else check_embeddings(embeddings, prompts)
         if texts is not None:
-            if len(texts) != prompts:
-                raise InvalidInputError(
-                    f"`texts` must have one entry a prompt, but got {len(texts)} for {prompts} prompt_ids"
-                )
-            self._blocks += [SurfaceBlock(texts), LexicalBlock(texts)] if prompts else []
-        if side_information is not None:
-            self._blocks += [SideColumns(name, x) for name, x in _side_columns(side_information, prompts).items()]
+            _check_texts(texts, prompts)
+        side = {} if side_information is None else _side_columns(side_information, prompts)
+        self._blocks: list[Any] = []
+        if prompts:  # else there is nothing to learn maps from
+            self._blocks += [] if matrix is None else [EmbeddingBlock(matrix)]
+            self._blocks += [] if texts is None else [SurfaceBlock(texts), LexicalBlock(texts)]
+            self._blocks += [SideColumns(name, values) for name, values in side.items()]
         self.groups: dict[str, slice] = {}
         at = 1
         for block in self._blocks:
@@ -161,7 +177,10 @@ class PromptFeatures:
         result[:, 0] = 1.0
         known = rows >= 0
         for block, columns in zip(self._blocks, self.groups.values(), strict=True):
-            result[known, columns] = block.rows(rows[known])
+            values = block.rows(rows[known])
+            if not np.isfinite(values).all():
+                raise InvalidInputError(f"the features `{block.name}` must be finite, but some are not")
+            result[known, columns] = values
         return result
 
     def state(self) -> dict[str, Any]:
@@ -177,9 +196,11 @@ class PromptFeatures:
             )
         for block in self._blocks:
             for name, value in block.maps.items():
-                found = np.shape(state[block.name][name]) if name in state[block.name] else None
-                if found != value.shape:
-                    raise CheckpointError(f"{block.name}.{name} must have shape {value.shape}, but got {found}")
+                found = np.asarray(state[block.name][name]) if name in state[block.name] else np.zeros(0)
+                if found.shape != value.shape:
+                    raise CheckpointError(f"{block.name}.{name} must have shape {value.shape}, but got {found.shape}")
+                if not np.isfinite(found).all():
+                    raise CheckpointError(f"{block.name}.{name} of the state must be finite, but it is not")
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Use the maps of a saved state on this predictor's prompts."""
@@ -210,18 +231,14 @@ def _side_columns(side: Mapping[str, ArrayLike] | ArrayLike, prompts: int) -> di
     return columns
 
 
-def _check_matrix(embeddings: ArrayLike, prompts: int) -> NDArray[Any]:
-    array = embeddings if isinstance(embeddings, np.ndarray) else np.asarray(embeddings, np.float32)
-    if array.ndim != 2 or len(array) != prompts:
-        raise InvalidInputError(
-            f"`embeddings` must be (N, D) with one row a prompt, but got shape {array.shape} for {prompts} prompt_ids"
-        )
-    return array
-
-
-def _check_finite(name: str, sample: FloatArray) -> None:
-    if not np.isfinite(sample).all():
-        raise InvalidInputError(f"`{name}` must be finite, but {int((~np.isfinite(sample)).sum())} values are not")
+def _check_texts(texts: Sequence[str], prompts: int) -> None:
+    if isinstance(texts, str):
+        raise TypeError("`texts` must be a sequence of strings, one a prompt, but got one string")
+    if len(texts) != prompts:
+        raise InvalidInputError(f"`texts` must have one entry a prompt, but got {len(texts)} for {prompts} prompt_ids")
+    for row, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise TypeError(f"`texts` must be strings, but entry {row} is of type {type(text).__name__}")
 
 
 def _evenly(size: int, most: int) -> IntArray:
@@ -230,7 +247,7 @@ def _evenly(size: int, most: int) -> IntArray:
     return np.linspace(0, size - 1, most).astype(np.int64)
 
 
-def _unit_scale(rows: FloatArray) -> float:
-    """Factor that makes the mean squared row length one."""
-    mean = float((rows * rows).sum(axis=1).mean()) if len(rows) else 0.0
-    return 1.0 / np.sqrt(mean) if mean > 0 else 1.0
+def _unit_scale(spread: FloatArray, rows: FloatArray, rounding: float) -> float:
+    """Factor that makes the mean squared length of the centred rows one; 0 where they are equal up to rounding."""
+    mean, whole = (float((x * x).sum(axis=1).mean()) for x in (spread, rows))
+    return 1.0 / np.sqrt(mean) if mean > rounding * whole else 0.0

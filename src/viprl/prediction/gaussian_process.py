@@ -14,7 +14,7 @@ from viprl.errors import InvalidInputError
 from viprl.prediction.base import Prediction, PromptId
 from viprl.prediction.baselines import TablePredictor
 from viprl.prediction.counts import Counts
-from viprl.prediction.recent import check_embeddings
+from viprl.prediction.matrices import check_embeddings
 
 BLOCK_ENTRIES = 4_000_000  # kernel entries formed at a time (32 MB)
 MEDIAN_SAMPLE = 2048

@@ -29,7 +29,7 @@ def token_counts(texts: Sequence[str], buckets: int = BUCKETS) -> sparse.csr_mat
         for token in (*tokens, *map(" ".join, itertools.pairwise(tokens))):
             bucket = known.get(token)
             if bucket is None:
-                bucket = known[token] = zlib.crc32(token.encode()) % buckets
+                bucket = known[token] = zlib.crc32(token.encode("utf-8", "surrogatepass")) % buckets
             indices.append(bucket)
         starts.append(len(indices))
         if len(known) > 1_000_000:

@@ -14,6 +14,7 @@ from viprl.errors import InvalidInputError
 from viprl.prediction.base import Prediction, PromptId
 from viprl.prediction.baselines import TablePredictor
 from viprl.prediction.counts import Counts
+from viprl.prediction.matrices import check_embeddings
 
 WINDOW = 1024
 
@@ -114,20 +115,6 @@ def ridge_fit(x: FloatArray, y: FloatArray, penalty: float) -> tuple[FloatArray,
     gram[np.diag_indices_from(gram)] += penalty
     weights: FloatArray = linalg.solve(gram, xc.T @ (y - level), assume_a="pos")
     return weights, level - float(centre @ weights)
-
-
-def check_embeddings(embeddings: ArrayLike, prompts: int) -> Any:
-    """(N, D) array, kept in the dtype and memory map it came in.
-
-    Raises:
-        InvalidInputError: not two-dimensional, or not one row a prompt.
-    """
-    array = embeddings if isinstance(embeddings, np.ndarray) else np.asarray(embeddings, dtype=np.float64)
-    if array.ndim != 2 or len(array) != prompts:
-        raise InvalidInputError(
-            f"`embeddings` must be (N, D) with one row a prompt, but got shape {array.shape} for {prompts} prompt_ids"
-        )
-    return array
 
 
 def _push(store: dict[str, Any], window: int, **columns: ArrayLike) -> None:

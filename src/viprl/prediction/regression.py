@@ -20,6 +20,7 @@ INTERCEPT_PRECISION = 1.0
 PRECISION_MODE, PRECISION_WEIGHT = 3.0, 2.0
 CORRELATION, CORRELATION_WEIGHT = 0.57, 50.0
 EDGE = 0.02
+LARGEST_WEIGHT = 1e6  # beyond, on the scale of logits, lies numerical trouble alone
 
 
 class Linear(NamedTuple):
@@ -47,10 +48,16 @@ class GroupedRegression:
         self._groups = dict(groups)
         self._origin = np.zeros(width)
         self._origin[0] = start
-        self.alpha = np.full(len(groups), PRECISION_MODE)
+        self._start = np.array([moments[0] * moments[1], moments[1]])
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget everything: the posterior is the prior again."""
+        width = len(self._origin)
+        self.alpha = np.full(len(self._groups), PRECISION_MODE)
         self.information = np.zeros((width, width))  # lower triangle
         self.pull = np.zeros(width)
-        self.moments = np.array([moments[0] * moments[1], moments[1]])
+        self.moments = self._start.copy()
         self._refit()
 
     def ratio(self, low: float, high: float) -> float:
@@ -73,15 +80,19 @@ class GroupedRegression:
             linear.variance / (1 - leverage),
         )
 
-    def learn(self, x: FloatArray, weight: FloatArray, pull: FloatArray) -> None:
-        """Add working observations: weight (B,) and weight * target (B,), as changes to what a prompt gave before."""
+    def learn(self, x: FloatArray, weight: FloatArray, pull: FloatArray) -> bool:
+        """Add working observations: weight (B,) and weight * target (B,), as changes to what a prompt gave before.
+
+        Returns:
+            False where the posterior cannot be computed any more; ``restart`` is then the way on.
+        """
         self._update_precisions()
         scaled = x * np.sqrt(np.abs(weight))[:, None]
         for part, sign in ((scaled[weight > 0], 1.0), (scaled[weight < 0], -1.0)):
             if len(part):
                 self.information += linalg.blas.dsyrk(sign, part.T, lower=1)
         self.pull += x.T @ pull
-        self._refit()
+        return self._refit()
 
     def _precision(self) -> FloatArray:
         diagonal = np.full(len(self._origin), INTERCEPT_PRECISION)
@@ -89,11 +100,17 @@ class GroupedRegression:
             diagonal[columns] = alpha
         return diagonal
 
-    def _refit(self) -> None:
+    def _refit(self) -> bool:
         prior = self._precision()
         total = self.information + np.diag(prior)
-        self._factor = linalg.cholesky(total, lower=True, check_finite=False)
+        if not (np.isfinite(total).all() and np.isfinite(self.pull).all() and np.isfinite(self.moments).all()):
+            return False
+        try:
+            self._factor = linalg.cholesky(total, lower=True, check_finite=False)
+        except linalg.LinAlgError:
+            return False
         self.weights = linalg.cho_solve((self._factor, True), self.pull + prior * self._origin, check_finite=False)
+        return bool(np.isfinite(self.weights).all() and np.abs(self.weights).max() < LARGEST_WEIGHT)
 
     def _update_precisions(self) -> None:
         inverse = linalg.lapack.dtrtri(self._factor, lower=1)[0]
@@ -112,10 +129,11 @@ class GroupedRegression:
             "moments": self.moments.copy(),
         }
 
-    def load(self, state: Mapping[str, Any]) -> None:
+    def load(self, state: Mapping[str, Any]) -> bool:
+        """False where the state's posterior cannot be computed."""
         for name in self.state():
             setattr(self, name, np.array(state[name], np.float64))
-        self._refit()
+        return self._refit()
 
 
 class GroupedLogistic(GroupedRegression):

@@ -9,9 +9,12 @@ from numpy.typing import NDArray
 from scipy import special
 
 from viprl._arrays import FloatArray, IntArray
+from viprl.prediction.matrices import magnitude
 
 KNOTS = (0.2, 0.5, 0.8)
 EDGE = 0.01
+LARGEST = 1e300  # values are cut here, so that differences stay finite
+ROUNDING = 1e-12  # a deviation below this share of the largest value is rounding, not information
 
 
 class SideColumns:
@@ -23,17 +26,19 @@ class SideColumns:
 
     def __init__(self, name: str, values: FloatArray) -> None:
         self.name = name
-        self._values = values
+        self._values = values = np.clip(values, -LARGEST, LARGEST)
         known = values[np.isfinite(values)]
         rate = bool(len(known) and known.min() >= 0 and known.max() <= 1 and len(np.unique(known)) > 2)
         line = _line(known, rate)
         knots = np.quantile(line, KNOTS) if len(line) else np.zeros(len(KNOTS))
         self.maps: dict[str, NDArray[Any]] = {"rate": np.array(rate), "knots": knots}
         basis = self._basis(known)
-        self.maps |= {
-            "centre": basis.mean(axis=0) if len(known) else np.zeros(basis.shape[1]),
-            "deviation": basis.std(axis=0) if len(known) else np.ones(basis.shape[1]),
-        }
+        centre, deviation = np.zeros(basis.shape[1]), np.ones(basis.shape[1])
+        if len(known):
+            unit = magnitude(basis)
+            centre, deviation = (basis / unit).mean(axis=0) * unit, (basis / unit).std(axis=0) * unit
+            deviation[deviation < ROUNDING * np.abs(basis).max(axis=0)] = 0.0
+        self.maps |= {"centre": centre, "deviation": deviation}
 
     @property
     def width(self) -> int:
@@ -45,8 +50,10 @@ class SideColumns:
         result = np.zeros((len(rows), self.width), np.float32)
         result[:, 0] = ~known
         deviation = self.maps["deviation"]
-        scaled = (self._basis(values[known]) - self.maps["centre"]) / np.maximum(deviation, 1e-9)
-        result[known, 1:] = np.where(deviation > 1e-9, np.clip(scaled, -5, 5), 0.0)
+        away = self._basis(values[known]) - self.maps["centre"]
+        with np.errstate(over="ignore"):
+            scaled = away / np.where(deviation > 0, deviation, 1.0)
+        result[known, 1:] = np.where(deviation > 0, np.clip(scaled, -5, 5), 0.0)
         return result
 
     def _basis(self, known: FloatArray) -> FloatArray:

@@ -74,6 +74,20 @@ class PromptTable:
                 larger[:have] = array
                 self._data[name] = larger
 
+    def sick(self) -> IntArray:
+        """Rows with a number that is not finite."""
+        visited = np.flatnonzero(self._data["visits"])
+        found = np.zeros(len(visited), bool)
+        for array in self._data.values():
+            values = array[visited]
+            found |= ~np.isfinite(values).all(axis=tuple(range(1, values.ndim)))
+        return visited[found]
+
+    def forget(self, rows: IntArray) -> None:
+        """As if never visited."""
+        for array in self._data.values():
+            array[rows] = 0
+
     def state(self) -> dict[str, Any]:
         """All ids, the visited rows and their columns."""
         visited = np.flatnonzero(self._data["visits"])
