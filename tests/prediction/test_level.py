@@ -70,7 +70,7 @@ def test_accuracy_that_rises_from_nothing_beside_a_small_format_reward(seed):
     assert np.corrcoef(found, p * (1 - p))[0, 1] > 0.55
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_anything_finite_can_be_observed_and_the_predictor_recovers(data):
     rng = np.random.default_rng(data.draw(st.integers(0, 10**6)))
@@ -96,12 +96,12 @@ def test_anything_finite_can_be_observed_and_the_predictor_recovers(data):
         other = copy.deepcopy(fresh)
         other.load_state_dict(predictor.state_dict())
         assert same(other.state_dict(), predictor.state_dict())
-    for rows in np.arange(N).reshape(-1, BATCH).repeat(6, axis=0):
+    for rows in np.tile(np.arange(N).reshape(-1, BATCH), (6, 1)):
         step(predictor, rng.normal(size=(BATCH, ROLLOUTS)), [IDS[i] for i in rows])
     # with keep = 1 a prompt's first group counts for ever
     limit = 200 if keep == 1 else 20
-    assert (predictor.predict(IDS).reward_variance < limit).all(), "an ordinary pass later"
-    assert np.median(predictor.predict(IDS).reward_variance) == pytest.approx(1.0, rel=0.8)
+    assert (predictor.predict(IDS).reward_variance < limit).all(), "six passes later"
+    assert 0.2 < np.median(predictor.predict(IDS).reward_variance) < 5
 
 
 def test_the_level_is_not_moved_by_one_group():

@@ -50,7 +50,7 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("count", [1, 2, 5, 17, 200])
+@pytest.mark.parametrize("count", [1, 5, 17, 200])
 @pytest.mark.parametrize("kind", TEXTS)
 def test_prompts_of_nearly_the_same_text(kind, count):
     for make in KINDS:
@@ -71,7 +71,7 @@ def test_a_block_at_rounding_level_says_nothing():
     assert np.square(lexical).sum(axis=1).mean() == pytest.approx(1.0, abs=0.01), "what differs is seen"
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.lists(st.text(max_size=12), min_size=1, max_size=40), st.integers(1, 5))
 def test_any_texts(texts, times):
     ids = names(len(texts) * times)
@@ -81,7 +81,7 @@ def test_any_texts(texts, times):
 numbers = st.floats(allow_nan=False, allow_infinity=False, width=64)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.data(), st.sampled_from(["float16", "float32", "float64", "int64"]))
 def test_any_finite_embeddings(data, kind):
     count, width = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 6))
@@ -107,7 +107,7 @@ def test_one_embedding_far_away_is_held_within_bounds():
     assert np.abs(found).max() <= FAR and np.abs(found[0, 1:]).max() < 5
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.one_of(numbers, st.just(np.nan)), min_size=1, max_size=30))
 def test_any_side_information(values):
     ids = names(len(values))
