@@ -101,7 +101,7 @@ def test_anything_finite_can_be_observed_and_the_predictor_recovers(data):
     # with keep = 1 a prompt's first group counts for ever
     limit = 200 if keep == 1 else 20
     assert (predictor.predict(IDS).reward_variance < limit).all(), "six passes later"
-    assert 0.2 < np.median(predictor.predict(IDS).reward_variance) < 5
+    assert 0.1 < np.median(predictor.predict(IDS).reward_variance) < 10
 
 
 def test_the_level_is_not_moved_by_one_group():
