@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from viprl import registry
 from viprl.cli import build_parser
-from viprl.replay.lineup import OWN_RULES, PREDICTORS
+from viprl.replay.lineup import OWN_RULES
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "replay.md").read_text()
 
@@ -26,7 +27,8 @@ def test_the_python_example_runs(tmp_path, monkeypatch):
 
 
 def test_every_rule_and_predictor_is_explained():
-    for name in [*OWN_RULES, *PREDICTORS, "inverse_accuracy", "inverse_variance", "knapsack_rl", "vip"]:
+    predictors = [(*e.aliases, e.name)[0] for e in registry.entries("predictor")]
+    for name in [*OWN_RULES, *predictors, *registry.names("policy")]:
         assert f"`{name}" in PAGE, name
 
 

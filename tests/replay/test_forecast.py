@@ -7,10 +7,12 @@ import itertools
 import numpy as np
 import pytest
 
-from viprl.errors import InfeasibleBudgetError, InvalidInputError
-from viprl.replay.forecast import estimate_distribution, forecast
-from viprl.replay.forecast_words import forecast_lines
-from viprl.replay.readers import Rates
+from viprl.errors import ConfigurationError, InfeasibleBudgetError, InvalidInputError
+from viprl.prompts import PromptSet, content_hash
+from viprl.replay.forecast import forecast, forecast_lines
+from viprl.replay.rates import Rates, estimate_distribution, rollouts_behind
+from viprl.replay.readers import LogFormatError, ReadReport, read_rates
+from viprl.replay.rules import formula
 from viprl.variance import RLOO, DrGRPO
 
 
@@ -80,7 +82,7 @@ def test_more_knowledge_is_worth_more_and_wider_bounds_never_cost_the_oracle():
 
 
 def test_the_second_visit_agrees_with_a_replay_of_the_pool():
-    from viprl.replay import PromptPool, Prompts, Setting, replay
+    from viprl.replay import PromptPool, Setting, replay
     from viprl.replay.lineup import build_rule, parse_rule
 
     p = np.random.default_rng(3).beta(0.4, 0.5, 2048)
@@ -88,7 +90,7 @@ def test_the_second_visit_agrees_with_a_replay_of_the_pool():
     gain = next(b for b in result.bounds if (b.lower, b.upper) == (3, 32))
     pool = PromptPool([f"q{q}" for q in range(2048)], p, batch=128)
     setting = Setting(RLOO(), 3, 32)
-    trace = replay(pool, build_rule(parse_rule("vip:beta"), Prompts(pool.prompt_ids), setting, 0), setting)
+    trace = replay(pool, build_rule(parse_rule("vip:beta"), PromptSet(pool.prompt_ids), setting, 0), setting)
     replayed = trace.column("variance", "epoch 2").sum() / trace.column("uniform", "epoch 2").sum()
     oracle = trace.column("best", "epoch 2").sum() / trace.column("uniform", "epoch 2").sum()
     assert gain.oracle == pytest.approx(oracle, abs=0.02)
@@ -114,3 +116,89 @@ def test_impossible_budgets():
             forecast(rates([0.5]), budget, RLOO(), batch=batch)
     with pytest.raises(InfeasibleBudgetError, match="some bounds"):
         forecast(rates([0.5]), 20, DrGRPO(), batch=10)
+
+
+def table(tmp_path, rows, header="prompt_id,success_rate"):
+    (tmp_path / "rates.csv").write_text("\n".join([header, *rows]) + "\n")
+    return tmp_path / "rates.csv"
+
+
+def read(path, **options):
+    report = ReadReport("rates")
+    return read_rates(path, report, **options), " ".join(report.notices)
+
+
+@pytest.mark.parametrize("form", ["{:.17g}", "{:.3f}", "{:.2f}"])
+def test_rates_of_few_rollouts_forecast_as_their_counts_do(tmp_path, form):
+    """All prompts alike at .18, eight rollouts each: the rates differ by chance alone."""
+    k = np.random.default_rng(0).binomial(8, 0.18, 600)
+    path = table(tmp_path, [f"q{q},{form.format(c / 8)}" for q, c in enumerate(k)])
+    found, said = read(path)
+    assert "GRID k/8" in said and found.rollouts.tolist() == [8] * 600
+    result = forecast(found, 512, RLOO(), batch=64)
+    assert result.gain.oracle > 0.97 and result.dead_share == pytest.approx(0.82**8 + 0.18**8, abs=0.03)
+    assert forecast(Rates(found.prompt_ids, k / 8, None), 512, RLOO(), batch=64).gain.oracle < 0.9  # taken as exact
+    declared, _ = read(path, rollouts=8)
+    assert declared.rate.tolist() == found.rate.tolist()
+
+
+def test_a_row_a_rollout_is_counted(tmp_path):
+    rng = np.random.default_rng(1)
+    hits = rng.random((300, 8)) < 0.18
+    rows = [f"q{q},{int(hit)}" for q in range(300) for hit in hits[q]]
+    for header in ("prompt_id,success_rate", "prompt_id,reward"):
+        found, _ = read(table(tmp_path, rows, header))
+        assert found.rollouts.tolist() == [8] * 300 and found.rate.tolist() == hits.mean(axis=1).tolist()
+    path = tmp_path / "scores.jsonl"
+    path.write_text(
+        "".join(f'{{"prompt": "p{q}", "response": "r", "score": {float(h)}}}\n' for q in "ab" for h in (0, 1))
+    )
+    with pytest.raises(LogFormatError, match="--columns reward=score"):
+        read(path)
+    found, _ = read(path, columns={"reward": "score"})
+    assert found.rollouts.tolist() == [2, 2] and found.prompt_ids == (content_hash("pa"), content_hash("pb"))
+
+
+def test_exact_rates_and_wrong_counts_are_said(tmp_path):
+    p = np.random.default_rng(2).random(50)
+    path = table(tmp_path, [f"q{q},{value:.6f}" for q, value in enumerate(p)])
+    found, said = read(path)
+    assert found.rollouts is None and "TAKEN AS EXACT" in said and "--rollouts N" in said
+    with pytest.raises(LogFormatError, match="must be one of 0/4, 1/4"):
+        read(path, rollouts=4)
+    with pytest.raises(ConfigurationError, match="rollouts >= 1"):
+        read(path, rollouts=0)
+    counted = table(tmp_path, ["a,1,4"], "prompt_id,successes,n_rollouts")
+    with pytest.raises(ConfigurationError, match="counts of its own"):
+        read(counted, rollouts=4)
+
+
+def test_percentages_are_recognised_and_said(tmp_path):
+    found, said = read(table(tmp_path, ["a,87.5", "b,0", "c,12.5", "d,100"]))
+    assert "percentages" in said and found.rate.tolist() == [0.875, 0, 0.125, 1] and found.rollouts.tolist() == [8] * 4
+
+
+@pytest.mark.parametrize("n", [3, 5, 8, 10, 16, 24, 64])
+def test_the_grid_of_rates_is_found(n):
+    rate = np.random.default_rng(n).binomial(n, np.random.default_rng(1).random(400), 400) / n
+    assert rollouts_behind(rate) == n and rollouts_behind(np.round(rate, 6)) == n
+    if n <= 16:
+        assert rollouts_behind(np.round(rate, 3)) == n
+    assert rollouts_behind(np.random.default_rng(n).random(400)) is None
+
+
+def test_a_pool_of_few_rollouts_is_as_spread_as_its_prompts():
+    p = np.random.default_rng(3).beta(2, 2, 3000)
+    found = rates(p, n=4)
+    assert found.rate.var() > 1.5 * p.var()
+    drawn = found.probabilities()
+    assert drawn.var() == pytest.approx(p.var(), rel=0.12) and drawn.mean() == pytest.approx(p.mean(), abs=0.01)
+    assert np.corrcoef(drawn, p)[0, 1] > 0.3 and drawn.tolist() == found.probabilities().tolist()
+    many = rates(p, n=128)
+    assert many.probabilities() == pytest.approx((many.rate * 128 + 0.25) / 128.5)
+
+
+@pytest.mark.parametrize("estimator", ["rloo", "dr_grpo", "grpo"])
+def test_every_estimator_has_a_forecast(estimator):
+    p = np.random.default_rng(4).beta(0.4, 0.5, 400)
+    assert forecast(rates(p), 512, formula(estimator), batch=64).gain.oracle < 0.9

@@ -26,8 +26,14 @@ def build(rows, **options):
 def test_build_sorts_groups_and_drops_repeats(rows):
     log = build(rows)
     expected: dict[int, dict[str, tuple[float, int]]] = {}
-    for step, name, n, k in rows:
-        expected.setdefault(step, {}).setdefault(name, (k, n))
+    last_run: dict[int, int] = {}
+    for place, (step, name, n, k) in enumerate(rows):
+        begins = place == 0 or rows[place - 1][0] != step
+        last_run[step] = last_run.get(step, 0) + begins
+        run, *_ = expected.setdefault(step, {}).get(name, (0,))
+        if run != last_run[step]:  # a step that is run again counts as it was the last time
+            expected[step][name] = (last_run[step], k, n)
+    expected = {step: {name: kept[1:] for name, kept in found.items()} for step, found in expected.items()}
     found = {
         int(number): {
             log.prompt_ids[log.rows[v]]: (float(log.successes[v]), int(log.rollouts[v]))
@@ -37,7 +43,17 @@ def test_build_sorts_groups_and_drops_repeats(rows):
     }
     assert found == expected
     assert list(log.step_numbers) == sorted(expected)
-    assert log.repeats == len(rows) - sum(len(v) for v in expected.values()) and len(log) == len(rows) - log.repeats
+    dropped = log.repeats + log.replaced
+    assert dropped == len(rows) - sum(len(v) for v in expected.values()) and len(log) == len(rows) - dropped
+
+
+def test_after_a_crash_the_second_run_of_a_step_counts():
+    rows = [(1, "a", 4, 0.0), (2, "a", 4, 1.0), (3, "b", 4, 2.0), (2, "a", 4, 3.0), (2, "a", 4, 4.0), (3, "c", 4, 0.0)]
+    log = build(rows)
+    assert (log.repeats, log.replaced) == (1, 1)
+    step_two = log.successes[log.offsets[1] : log.offsets[2]]
+    assert step_two.tolist() == [3.0]
+    assert [log.prompt_ids[r] for r in log.rows[log.offsets[2] :]] == ["b", "c"]
 
 
 @given(ROWS)

@@ -63,7 +63,7 @@ def test_a_cut_off_file_stops_or_is_skipped(tmp_path):
     data = victim.read_bytes()
     for length in (0, 1, 4, len(data) // 2, len(data) - 1):
         victim.write_bytes(data[:length])
-        with pytest.raises(LogFormatError, match=r"completions_00003.parquet.*no readable parquet"):
+        with pytest.raises(LogFormatError, match=r"completions_00003.parquet.*whole parquet file"):
             read_log(tmp_path)
         log, report = read_log(tmp_path, on_error="skip")
         assert report.malformed_rows == 1 and log.n_steps == 4  # file 4 repeats what file 3 held

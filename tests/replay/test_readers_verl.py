@@ -141,6 +141,6 @@ def test_damaged_copies_of_a_real_run(tmp_path):
     half = bytearray(data)
     half[len(half) // 2 : len(half) // 2 + 40] = b"\x00" * 40
     target.write_bytes(bytes(half))
-    with pytest.raises(LogFormatError, match="not valid JSON"):
+    with pytest.raises(LogFormatError, match="must be JSON"):
         read_log(target)
     assert read_log(target, on_error="skip")[1].malformed_rows in (1, 2)

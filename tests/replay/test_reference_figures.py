@@ -8,7 +8,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from viprl.replay import PromptPool, Prompts, RecordedLog, Setting, read_log, replay
+from viprl.prompts import PromptSet
+from viprl.replay import PromptPool, RecordedLog, Setting, read_log, replay
 from viprl.replay.lineup import build_rule, parse_rule
 from viprl.replay.worlds import rates_to_probabilities
 from viprl.variance import RLOO
@@ -49,12 +50,13 @@ def log_world(viprl_data):
 @pytest.fixture(scope="module")
 def pool_world(viprl_data):
     pool = pd.read_parquet(viprl_data / "deepscaler_passrate_dev.parquet")
-    return PromptPool(pool["prompt_id"].tolist(), rates_to_probabilities(pool["successes"], pool["n_rollouts"]))
+    p = rates_to_probabilities(pool["successes"], pool["n_rollouts"])
+    return PromptPool(pool["prompt_id"].tolist(), p, draws="reference")
 
 
 @pytest.mark.parametrize("rule", LOG)
 def test_recorded_log(log_world, rule):
-    trace = replay(log_world, build_rule(parse_rule(rule), Prompts(log_world.prompt_ids), SETTING, 0), SETTING)
+    trace = replay(log_world, build_rule(parse_rule(rule), PromptSet(log_world.prompt_ids), SETTING, 0), SETTING)
     found = (
         trace.loss("first", "log_loss").sum() / trace.loss("first", "count").sum(),
         trace.loss("later", "log_loss").sum() / trace.loss("later", "count").sum(),
@@ -67,7 +69,7 @@ def test_recorded_log(log_world, rule):
 @pytest.mark.parametrize("rule", POOL)
 def test_pool_over_three_seeds(pool_world, rule):
     traces = [
-        replay(pool_world, build_rule(parse_rule(rule), Prompts(pool_world.prompt_ids), SETTING, s), SETTING, seed=s)
+        replay(pool_world, build_rule(parse_rule(rule), PromptSet(pool_world.prompt_ids), SETTING, s), SETTING, seed=s)
         for s in (3, 4, 5)
     ]
     for epoch, expected in POOL[rule].items():

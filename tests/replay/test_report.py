@@ -11,7 +11,8 @@ import pytest
 from browser import Browser, find_browser
 
 from viprl.evaluation import Interval
-from viprl.replay import PromptPool, Prompts, RecordedLog, Setting, VisitLog, compare, summarize
+from viprl.prompts import PromptSet
+from viprl.replay import PromptPool, RecordedLog, Setting, VisitLog, compare, summarize
 from viprl.replay.report import write_report
 from viprl.replay.report.page import render_page
 from viprl.replay.wording import headline, label, text_table, whole
@@ -40,7 +41,7 @@ RULES = [
 def summary():
     p = np.random.default_rng(0).beta(0.4, 0.5, 160)
     world = PromptPool([f"q{q}" for q in range(160)], p, batch=16, epochs=3)
-    return summarize(compare(world, RULES, Prompts(world.prompt_ids), SETTING, jobs=1), world, SETTING, resamples=200)
+    return summarize(compare(world, RULES, PromptSet(world.prompt_ids), SETTING, jobs=1), world, SETTING, resamples=200)
 
 
 class Page(HTMLParser):
@@ -110,9 +111,9 @@ def test_headline_without_a_winner():
     p = np.full(40, 0.5)
     world = PromptPool([f"q{q}" for q in range(40)], p, batch=20)
     rules = ["uniform", "inverse_variance:last_rate"]
-    result = summarize(compare(world, rules, Prompts(world.prompt_ids), SETTING, jobs=1), world, SETTING)
+    result = summarize(compare(world, rules, PromptSet(world.prompt_ids), SETTING, jobs=1), world, SETTING)
     assert headline(result).startswith("No rule is shown to need fewer rollouts")
-    alone = summarize(compare(world, ["uniform"], Prompts(world.prompt_ids), SETTING, jobs=1), world, SETTING)
+    alone = summarize(compare(world, ["uniform"], PromptSet(world.prompt_ids), SETTING, jobs=1), world, SETTING)
     assert "nothing to compare" in headline(alone)
     render_page(alone)
 
@@ -120,7 +121,7 @@ def test_headline_without_a_winner():
 def test_few_steps_are_said_and_praised_by_nobody(tmp_path):
     world = PromptPool([f"q{q}" for q in range(20)], np.linspace(0, 1, 20), batch=10)
     rules = ["uniform", "vip:beta", "dapo"]
-    few = summarize(compare(world, rules, Prompts(world.prompt_ids), SETTING, jobs=1), world, SETTING)
+    few = summarize(compare(world, rules, PromptSet(world.prompt_ids), SETTING, jobs=1), world, SETTING)
     assert {row.verdict for rows in few.rows.values() for row in rows} == {"no difference shown"}
     assert "too few steps" in headline(few) and "too few steps" in render_page(few)
     assert len(write_report(few, tmp_path)) == 3
@@ -147,7 +148,7 @@ def test_small_pieces():
 def test_a_log_whose_groups_are_all_dead_says_so():
     log = VisitLog.build([1, 2], np.array(["a", "a"], dtype=object), [0, 8], [8, 8])
     world = RecordedLog(log)
-    comparison = compare(world, ["uniform"], Prompts(world.prompt_ids), SETTING, jobs=1)
+    comparison = compare(world, ["uniform"], PromptSet(world.prompt_ids), SETTING, jobs=1)
     with pytest.raises(ValueError, match="no group of the run has both outcomes"):
         summarize(comparison, world, SETTING)
 
@@ -219,7 +220,7 @@ def test_looks(browser, summary, tmp_path, width, dark):
 @pytest.mark.parametrize("width", [1280, 400])
 def test_a_report_of_few_steps_fits_too(browser, tmp_path, width):
     world = PromptPool([f"q{q}" for q in range(20)], np.linspace(0, 1, 20), batch=10)
-    few = summarize(compare(world, RULES, Prompts(world.prompt_ids), SETTING, jobs=1), world, SETTING)
+    few = summarize(compare(world, RULES, PromptSet(world.prompt_ids), SETTING, jobs=1), world, SETTING)
     page = tmp_path / "report.html"
     page.write_text(render_page(few))
     browser.open(page, width)

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from viprl.allocation import POLICIES
+from viprl import registry
 from viprl.errors import ConfigurationError, InvalidInputError
 from viprl.prediction import DiscountedBeta
-from viprl.replay import PromptPool, Prompts, Setting, replay
-from viprl.replay.lineup import OWN_RULES, PREDICTORS, build_rule, default_lineup, parse_rule
+from viprl.prompts import PromptSet
+from viprl.replay import PromptPool, Setting, replay
+from viprl.replay.lineup import OWN_RULES, build_rule, default_lineup, parse_rule
 from viprl.replay.rules import DAPO, GRESO, GVM, VIGOR, DynaMO, MoPPS, PilotCommit, proportional_sizes
 from viprl.variance import RLOO
 
@@ -60,8 +61,8 @@ def test_proportional_sizes_refuse_an_impossible_budget():
 @pytest.mark.parametrize("name", sorted(OWN_RULES))
 def test_rules_of_their_own_keep_the_budget(name):
     world = pool(batch=32, epochs=3)
-    trace = replay(world, build_rule(parse_rule(name), Prompts(world.prompt_ids), SETTING, 1), SETTING, seed=1)
-    again = replay(world, build_rule(parse_rule(name), Prompts(world.prompt_ids), SETTING, 1), SETTING, seed=1)
+    trace = replay(world, build_rule(parse_rule(name), PromptSet(world.prompt_ids), SETTING, 1), SETTING, seed=1)
+    again = replay(world, build_rule(parse_rule(name), PromptSet(world.prompt_ids), SETTING, 1), SETTING, seed=1)
     for column in trace.steps:
         if column != "seconds":
             assert trace.steps[column].tolist() == again.steps[column].tolist()
@@ -161,13 +162,13 @@ def test_dynamo_is_proportional_to_the_unbiased_variance():
     assert 4 <= unknown[0] <= 12
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize("policy", registry.names("policy"))
 def test_every_policy_runs_with_and_without_the_guard(policy):
     world = pool(batch=16)
     for text in (f"{policy}:beta", f"{policy}:beta+guard"):
         if policy in OWN_RULES and policy == "uniform":
             continue
-        rule = build_rule(parse_rule(text), Prompts(world.prompt_ids), SETTING, 0)
+        rule = build_rule(parse_rule(text), PromptSet(world.prompt_ids), SETTING, 0)
         trace = replay(world, rule, SETTING)
         assert trace.column("rollouts").tolist() == trace.column("budget").tolist()
 
@@ -176,7 +177,7 @@ def test_the_guard_tames_a_confident_predictor_and_observes_recorded_counts():
     rng = np.random.default_rng(0)
     p = rng.beta(0.4, 0.5, 300)
     world = PromptPool([f"q{q}" for q in range(300)], p, batch=100, epochs=12)
-    prompts = Prompts(world.prompt_ids)
+    prompts = PromptSet(world.prompt_ids)
     ratio = {}
     for text in ("inverse_variance:last_rate", "inverse_variance:last_rate+guard"):
         trace = replay(world, build_rule(parse_rule(text), prompts, SETTING, 0), SETTING)
@@ -189,7 +190,7 @@ def test_the_guard_tames_a_confident_predictor_and_observes_recorded_counts():
     ("text", "message"),
     [
         ("nothing", "a rule must be one of"),
-        ("vip:nothing", "a predictor must be one of"),
+        ("vip:nothing", "`predictor` must be one of"),
         ("vip:beta+belt", "only addition"),
         ("dapo:beta", "neither a predictor nor a guard"),
         ("uniform+guard", "neither a predictor nor a guard"),
@@ -205,11 +206,13 @@ def test_names_are_canonical_and_predictors_buildable():
     assert parse_rule("knapsack_rl").text == "knapsack_rl:last_rate"
     assert parse_rule("vip:beta+guard").guarded
     rng = np.random.default_rng(0)
-    prompts = Prompts(tuple(IDS), rng.normal(size=(64, 8)).astype(np.float32), [f"text {i}" for i in IDS])
-    for name in PREDICTORS:
+    vectors = rng.normal(size=(64, 8)).astype(np.float32)
+    prompts = PromptSet(tuple(IDS), [f"text {i}" for i in IDS], vectors)
+    for name in registry.names("predictor"):
         rule = build_rule(parse_rule(f"vip:{name}"), prompts, SETTING, 0)
         assert len(rule.predict(IDS[:5])) == 5 and rule.source
-    assert len(default_lineup(prompts)) >= 16
+    assert len(default_lineup(prompts, pool())) >= 16
+    assert parse_rule("knapsack:discounted_beta").text == "knapsack_rl:beta"
     with pytest.raises(ConfigurationError, match="needs the prompts' embeddings"):
-        build_rule(parse_rule("vip:gp"), Prompts(tuple(IDS)), SETTING, 0)
+        build_rule(parse_rule("vip:gp"), PromptSet(tuple(IDS)), SETTING, 0)
     assert isinstance(build_rule(parse_rule("vip:beta"), prompts, SETTING, 0).predictor, DiscountedBeta)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 
 from viprl.cli.replay import columns_argument
-from viprl.replay.forecast import forecast
-from viprl.replay.forecast_words import forecast_lines, reasons
-from viprl.replay.job import ESTIMATORS
+from viprl.registry import names
+from viprl.replay.forecast import forecast, forecast_data, forecast_lines
 from viprl.replay.readers import ReadReport, read_rates
+from viprl.replay.rules import formula
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -20,31 +19,29 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="From prompts' success rates (of the model to be trained, or of a similar one): expected dead "
         "groups, the variance that a perfect and a realistic allocator reach, and which L, U and C to take.",
     )
-    parser.add_argument("--rates", required=True, help="file with prompt_id and successes, n_rollouts or success_rate")
+    parser.add_argument(
+        "--rates", required=True, help="file with prompt_id and successes, n_rollouts; or success_rate; or reward"
+    )
+    parser.add_argument("--rollouts", type=int, help="how many are behind each success_rate")
     parser.add_argument("--budget", type=int, required=True, help="rollouts of a step, C")
     parser.add_argument("--batch", type=int, help="prompts of a step, B; default C / 8")
-    parser.add_argument("--estimator", default="rloo", choices=sorted(ESTIMATORS))
+    parser.add_argument("--estimator", default="rloo", choices=names("estimator"))
     parser.add_argument("--columns", help="names in your file: prompt_id=ID,successes=K,n_rollouts=N or success_rate=R")
-    parser.add_argument("--on-error", default="stop", choices=["stop", "skip"])
+    parser.add_argument("--success-at", type=float, help="rewards from this value on are successes")
+    parser.add_argument("--on-error", default="stop", choices=["stop", "skip"], help="what a malformed row does")
     parser.add_argument("--seed", type=int, default=0, help="of the simulated steps")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run_forecast)
 
 
 def run_forecast(args: argparse.Namespace) -> int:
+    model = formula(args.estimator)
     report = ReadReport("rates", args.on_error)
-    rates = read_rates(args.rates, report, columns=columns_argument(args.columns))
-    model = ESTIMATORS[args.estimator]()
+    columns = columns_argument(args.columns)
+    rates = read_rates(args.rates, report, columns=columns, rollouts=args.rollouts, success_at=args.success_at)
     result = forecast(rates, args.budget, model, batch=args.batch, seed=args.seed)
     if args.json:
-        plain = dataclasses.asdict(result)
-        plain |= {
-            "grid": result.grid.tolist(),
-            "weights": result.weights.tolist(),
-            "reasons": reasons(result),
-            "reading": report.lines(),
-        }
-        print(json.dumps(plain, indent=1))
+        print(json.dumps(forecast_data(result, report.lines()), indent=1))
     else:
         print("\n".join([*report.lines(), "", *forecast_lines(result)]))
     return 0

@@ -1,7 +1,7 @@
 """Policies compared offline, on recorded or simulated rollouts, before a GPU-hour is spent."""
 
 from viprl.replay.compare import Comparison, compare
-from viprl.replay.lineup import PREDICTORS, Prompts, default_lineup
+from viprl.replay.lineup import default_lineup
 from viprl.replay.log import VisitLog
 from viprl.replay.readers import LogFormatError, ReadReport, read_log, read_rates
 from viprl.replay.rules import Rule, Setting
@@ -11,13 +11,11 @@ from viprl.replay.trace import Trace
 from viprl.replay.worlds import DriftingPrompts, Event, PromptPool, RecordedLog
 
 __all__ = [
-    "PREDICTORS",
     "Comparison",
     "DriftingPrompts",
     "Event",
     "LogFormatError",
     "PromptPool",
-    "Prompts",
     "ReadReport",
     "RecordedLog",
     "Rule",

@@ -64,7 +64,7 @@ class PairedBootstrap:
 
 def block_length(steps: int) -> int:
     """Steps of a block: about T^(1/3)."""
-    return max(1, round(float(steps) ** (1 / 3)))
+    return max(1, round(float(np.cbrt(steps))))
 
 
 def _block_weights(rng: np.random.Generator, length: int, resamples: int) -> FloatArray:

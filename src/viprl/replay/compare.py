@@ -20,7 +20,8 @@ import numpy as np
 
 import viprl
 from viprl.errors import InvalidInputError
-from viprl.replay.lineup import Prompts, build_rule, parse_rule
+from viprl.prompts import PromptSet
+from viprl.replay.lineup import build_rule, parse_rule
 from viprl.replay.rules import Setting
 from viprl.replay.run import replay
 from viprl.replay.store import load_trace, save_trace
@@ -53,7 +54,7 @@ class Comparison:
 def compare(
     world: World,
     rules: Sequence[str],
-    prompts: Prompts,
+    prompts: PromptSet,
     setting: Setting,
     *,
     seeds: Sequence[int] = (0,),
@@ -118,7 +119,7 @@ def compare(
 
 def _run_here(
     tasks: list[tuple[str, int]],
-    arguments: tuple[World, Prompts, Setting],
+    arguments: tuple[World, PromptSet, Setting],
     keep: Callable[[tuple[str, int], Trace], None],
     progress: Progress | None,
     total: int,
@@ -142,7 +143,7 @@ def _run_here(
 
 def _run_parallel(
     tasks: list[tuple[str, int]],
-    arguments: tuple[World, Prompts, Setting],
+    arguments: tuple[World, PromptSet, Setting],
     jobs: int,
     keep: Callable[[tuple[str, int], Trace], None],
     progress: Progress | None,
@@ -161,7 +162,9 @@ def _run_parallel(
                 progress(min(pool.counter.value, total), total, "" if answer is None else task[0])
 
 
-def _work(world: World, prompts: Prompts, setting: Setting, task: tuple[str, int], count: Callable[[], None]) -> Trace:
+def _work(
+    world: World, prompts: PromptSet, setting: Setting, task: tuple[str, int], count: Callable[[], None]
+) -> Trace:
     return _replay_task(task, world, prompts, setting, count)
 
 
@@ -175,7 +178,7 @@ def _failure(result: Comparison, task: tuple[str, int]) -> Iterator[None]:
 
 
 def _replay_task(
-    task: tuple[str, int], world: World, prompts: Prompts, setting: Setting, step: Callable[[], None]
+    task: tuple[str, int], world: World, prompts: PromptSet, setting: Setting, step: Callable[[], None]
 ) -> Trace:
     name, seed = task
     logger = logging.getLogger("viprl")
@@ -197,22 +200,31 @@ def _path(folder: Path, rule: str, seed: int, key: str) -> Path:
     return folder / f"{safe}.{seed}.{key}.npz"
 
 
-def _fingerprint(world: World, prompts: Prompts, setting: Setting) -> str:
+def _deciding_files() -> list[Path]:
+    """The source files that decide a trace: the method's and the replay's own, but not how it is read or shown."""
+    root = Path(viprl.__file__).parent
+    found = [root / name for name in ("allocator.py", "build.py", "plan.py", "advantages.py", "registry.py")]
+    for folder in ("prediction", "variance", "allocation", "feedback", "prompts", "replay/rules", "replay/worlds"):
+        found += (root / folder).rglob("*.py")
+    return sorted([*found, *(root / "replay" / f"{name}.py" for name in ("lineup", "log", "run", "store", "trace"))])
+
+
+def _fingerprint(world: World, prompts: PromptSet, setting: Setting) -> str:
     """Changes with anything that a trace depends on, but for the rule and the seed."""
     digest = hashlib.blake2b(digest_size=8)
-    for path in sorted(Path(viprl.__file__).parent.rglob("*.py")):  # another version of the code is another result
+    for path in _deciding_files():  # another version of their code is another result
         digest.update(path.read_bytes())
     facts = [world.describe(), repr(setting.model), setting.min_group_size, setting.max_group_size]
     digest.update(json.dumps(facts, sort_keys=True, default=str).encode())
-    digest.update("\x00".join(prompts.ids).encode())
+    digest.update("\x00".join(prompts.ids).encode("utf-8", "surrogatepass"))
     log = getattr(world, "log", None)
     arrays = [getattr(world, "p", None), prompts.embeddings]
-    arrays += [] if log is None else [log.rows, log.successes, log.rollouts, log.offsets]
-    for name in sorted(prompts.side_information or {}):
+    arrays += [] if log is None else [log.rows, log.successes, log.rollouts, log.offsets, log.means, log.variances]
+    for name in sorted(prompts.side_information):
         digest.update(name.encode())
-        arrays.append((prompts.side_information or {})[name])
+        arrays.append(prompts.side_information[name])
     for array in arrays:
         if array is not None:
             digest.update(np.ascontiguousarray(array).tobytes())
-    digest.update("\x00".join(prompts.texts or ()).encode("utf-8", "surrogatepass"))
+    digest.update("\x00".join(prompts.read_texts() or ()).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()

@@ -1,27 +1,19 @@
-"""Rules and predictors by the names that the command line and the report use.
+"""Rules by the names that the command line and the report use.
 
 A rule is written ``policy``, ``policy:predictor`` or, with the allocator's guard and quarantine around it,
-``policy:predictor+guard``.
+``policy:predictor+guard``; policies and predictors are the registry's. Rules that learn from more than success counts
+or look at rollouts inside the step are not for every log, see ``not_for``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from viprl.allocation import POLICIES
+from viprl import registry
+from viprl.build import build_policy, build_predictor
 from viprl.errors import ConfigurationError
-from viprl.prediction import (
-    CalibratedPredictor,
-    DiscountedBeta,
-    GaussianProcessPredictor,
-    GlobalMean,
-    LastRate,
-    MovingAverage,
-    Predictor,
-    Ridge,
-)
+from viprl.prompts import PromptSet
 from viprl.replay.rules import (
     DAPO,
     GRESO,
@@ -37,45 +29,8 @@ from viprl.replay.rules import (
     UniformRule,
 )
 from viprl.replay.rules.predictive import SOURCES
-
-
-@dataclass(frozen=True)
-class Prompts:
-    """What is known of the N prompts before the run.
-
-    Attributes:
-        ids: (N,).
-        embeddings: (N, D) or None; row r belongs to ids[r].
-        texts: (N,) or None.
-        side_information: name -> (N,) numbers with NaN for missing, or None.
-    """
-
-    ids: tuple[str, ...]
-    embeddings: Any = None
-    texts: Sequence[str] | None = None
-    side_information: Mapping[str, Any] | None = None
-
-
-PREDICTORS: dict[str, tuple[Callable[[Prompts], Predictor], bool, str]] = {
-    # name: (constructor, needs embeddings, what it is)
-    "calibrated": (
-        lambda p: CalibratedPredictor(
-            p.embeddings, prompt_ids=p.ids, texts=p.texts, side_information=p.side_information
-        ),
-        False,
-        "viprl's default: text, side information, own history with forgetting",
-    ),
-    "beta": (lambda p: DiscountedBeta(p.ids), False, "independent discounted Beta posteriors"),
-    "last_rate": (lambda p: LastRate(p.ids), False, "each prompt's last success rate, taken as exact"),
-    "global_mean": (lambda p: GlobalMean(p.ids), False, "the last step's mean success rate for all"),
-    "gp": (
-        lambda p: GaussianProcessPredictor(p.embeddings, prompt_ids=p.ids),
-        True,
-        "the paper's Algorithm 1 as printed (median bandwidth, eps 1e-6)",
-    ),
-    "moving_average": (lambda p: MovingAverage(p.ids), False, "the mean rate of the 1,024 newest samples, for all"),
-    "ridge": (lambda p: Ridge(p.embeddings, prompt_ids=p.ids), True, "ridge on embeddings of the 1,024 newest samples"),
-}
+from viprl.replay.worlds import World
+from viprl.settings import AllocationSettings
 
 OWN_RULES: dict[str, Callable[[int], Rule]] = {
     "uniform": lambda seed: UniformRule(),
@@ -88,6 +43,8 @@ OWN_RULES: dict[str, Callable[[int], Rule]] = {
     "pilot_commit": lambda seed: PilotCommit(),
 }
 DEFAULT_PREDICTOR = {"knapsack_rl": "last_rate"}  # as published; every other policy takes the calibrated predictor
+ROUNDS = ("gvm", "vigor", "pilot_commit")  # look at rollouts inside the step
+SPREAD_POLICIES = ("vip", "relaxed")  # go by the predicted variance alone
 
 
 @dataclass(frozen=True)
@@ -119,15 +76,16 @@ def parse_rule(text: str) -> RuleName:
         if colon or plus:
             raise ConfigurationError(f"{policy!r} takes neither a predictor nor a guard, but got {text!r}")
         return RuleName(policy, None, False)
-    if policy not in POLICIES:
-        raise ConfigurationError(f"a rule must be one of {sorted({*POLICIES, *OWN_RULES})}, but got {policy!r}")
-    chosen = predictor if colon else DEFAULT_PREDICTOR.get(policy, "calibrated")
-    if chosen not in PREDICTORS:
-        raise ConfigurationError(f"a predictor must be one of {sorted(PREDICTORS)}, but got {chosen!r}")
-    return RuleName(policy, chosen, bool(plus))
+    policies = {spelling: e.name for e in registry.entries("policy") for spelling in (e.name, *e.aliases)}
+    if policy not in policies:
+        known = sorted({*registry.names("policy"), *OWN_RULES})
+        raise ConfigurationError(f"a rule must be one of {', '.join(known)}, but got {policy!r}")
+    chosen = predictor if colon else DEFAULT_PREDICTOR.get(policies[policy], "calibrated")
+    entry = registry.find("predictor", chosen)
+    return RuleName(policies[policy], (*entry.aliases, entry.name)[0], bool(plus))
 
 
-def build_rule(name: RuleName, prompts: Prompts, setting: Setting, seed: int) -> Rule:
+def build_rule(name: RuleName, prompts: PromptSet, setting: Setting, seed: int) -> Rule:
     """A fresh rule.
 
     Raises:
@@ -135,27 +93,52 @@ def build_rule(name: RuleName, prompts: Prompts, setting: Setting, seed: int) ->
     """
     if name.predictor is None:
         return OWN_RULES[name.policy](seed)
-    constructor, needs_embeddings, _ = PREDICTORS[name.predictor]
-    if needs_embeddings and prompts.embeddings is None:
-        raise ConfigurationError(f"the predictor {name.predictor!r} needs the prompts' embeddings, but got none")
-    policy, predictor = POLICIES[name.policy](), constructor(prompts)
+    entry = registry.find("predictor", name.predictor)
+    if "embeddings" in entry.needs and prompts.embeddings is None:
+        raise ConfigurationError(
+            f"the predictor {name.predictor!r} needs the prompts' embeddings (--prompts, --embeddings), but got none"
+        )
+    own = "embeddings" in entry.reads and prompts.embeddings is not None
+    settings = AllocationSettings(predictor=entry.name, embedding_model="the prompts' own" if own else "none")
+    policy, predictor = build_policy(name.policy), build_predictor(prompts, settings)
     if name.guarded:
         return GuardedRule(name.text, policy, predictor, setting)
     return PolicyRule(name.text, policy, predictor)
+
+
+def not_for(name: RuleName, world: World) -> str | None:
+    """Why a rule cannot be replayed in this world; None where it can."""
+    real = name.predictor is not None and registry.find("predictor", name.predictor).rewards == "real"
+    if world.rewards == "real":
+        if name.text == "uniform" or (real and name.policy in SPREAD_POLICIES and not name.guarded):
+            return None
+        return (
+            "the log has real rewards and no successes, so a rule must be uniform or vip:reward_variance; log the "
+            "successes (the trainers' success_reward) for the others"
+        )
+    if real and name.guarded:
+        return "a guarded rule learns from successes, so its predictor must be one of success probabilities"
+    if world.rewards == "named success" and name.policy in ROUNDS:
+        return "it looks at successes inside the step, and the log has only the variance of the whole group's rewards"
+    return None
 
 
 def source_of(name: RuleName) -> str:
     """Where a rule comes from, and what its predictor is."""
     if name.predictor is None:
         return OWN_RULES[name.policy](0).source
-    text = f"{SOURCES.get(name.policy, name.policy)}; predictor: {PREDICTORS[name.predictor][2]}"
+    summary = registry.find("predictor", name.predictor).summary
+    text = f"{SOURCES.get(name.policy, name.policy)}; predictor: {summary}"
     return f"{text}; with viprl's guard and quarantine of outages" if name.guarded else text
 
 
-def default_lineup(prompts: Prompts) -> list[str]:
-    """Every published rule, and VIP with every predictor that the data allow."""
+def default_lineup(prompts: PromptSet, world: World) -> list[str]:
+    """Every published rule, and VIP with every predictor, that the data allow."""
     names = ["uniform", "vip:calibrated", "vip:calibrated+guard", "vip:beta", "vip:last_rate", "vip:moving_average"]
     if prompts.embeddings is not None:
         names += ["vip:ridge", "vip:gp"]
     names += ["inverse_accuracy:calibrated", "inverse_variance:calibrated", "knapsack_rl:last_rate"]
-    return [*names, "gvm", "dynamo", "mopps", "greso", "dapo", "vigor", "pilot_commit"]
+    names += ["gvm", "dynamo", "mopps", "greso", "dapo", "vigor", "pilot_commit"]
+    if world.rewards == "real":
+        names = ["uniform", "vip:reward_variance"]
+    return [name for name in names if not_for(parse_rule(name), world) is None]

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from viprl.build import build_allocator
 from viprl.embeddings.files import read_vectors
 from viprl.errors import ConfigurationError
@@ -75,15 +77,22 @@ def _learn(
 ) -> None:
     known = set(ids)
     log, report = read_log(history, on_error=on_error, columns=columns)
+    if log.rewards == "real" and predictor.reward_kind != "real":
+        raise ConfigurationError(
+            f"{history} has real rewards and names no success, so the predictor must be reward_variance; or log the "
+            "successes (the trainers' success_reward)"
+        )
     foreign: set[str] = set()
     for start, end in zip(log.offsets[:-1], log.offsets[1:], strict=True):
         step = [log.prompt_ids[row] for row in log.rows[start:end]]
         keep = [i for i, prompt_id in enumerate(step) if prompt_id in known]
         foreign.update(prompt_id for prompt_id in step if prompt_id not in known)
         if keep:
-            predictor.observe(
-                [step[i] for i in keep], log.successes[start:end][keep], log.rollouts[start:end][keep].astype(float)
-            )
+            known_ids, rows, rollouts = [step[i] for i in keep], np.arange(start, end)[keep], log.rollouts
+            if predictor.reward_kind == "real" and log.means is not None and log.variances is not None:
+                predictor.observe_rewards(known_ids, log.means[rows], log.variances[rows], rollouts[rows])
+            else:
+                predictor.observe(known_ids, log.successes[rows], rollouts[rows].astype(float))
     for line in report.lines():
         say(line)
     if foreign:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
+from viprl._arrays import IntArray
 from viprl.replay.rules.base import Rule, Setting
 from viprl.replay.trace import Recorder, Trace
-from viprl.replay.worlds.base import World
+from viprl.replay.worlds.base import Step, World
 
 
 def replay(
@@ -43,11 +45,11 @@ def replay(
         thinking = time.perf_counter() - start
         if len(step) > own:
             ids = names[step.rows].tolist()
-        successes, rollouts = step.learn(sizes)
-        recorder_start = time.perf_counter()
-        rule.learn(ids, successes, rollouts)
-        thinking += time.perf_counter() - recorder_start
-        recorder.add(step, own, prediction, sizes, thinking)
+        learn, outcomes = _outcomes(world, rule, step, sizes)
+        start = time.perf_counter()
+        learn(ids, *outcomes)
+        thinking += time.perf_counter() - start
+        recorder.add(step, own, None if rule.reads_rewards else prediction, sizes, thinking)
         if on_step is not None:
             on_step()
     trace = recorder.trace
@@ -57,3 +59,10 @@ def replay(
     }
     trace.finished = True
     return trace
+
+
+def _outcomes(world: World, rule: Rule, step: Step, sizes: IntArray) -> tuple[Callable[..., None], tuple[Any, ...]]:
+    """How the rule learns, and what."""
+    if rule.reads_rewards and world.rewards != "binary":
+        return rule.learn_rewards, step.learn_rewards(sizes)
+    return rule.learn, step.learn(sizes)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from viprl import registry
 from viprl._arrays import FloatArray
 from viprl.errors import InvalidInputError
 from viprl.evaluation.intervals import Interval
@@ -34,7 +35,7 @@ class RuleRow:
         ratio: gradient variance relative to uniform groups with as many rollouts; below 1 is better.
         verdict: against uniform; "better" or "worse" only where the ratio's interval excludes 1.
         gap_closed: share of the distance from uniform to the best allocation that is covered, in percent; may be
-            negative. None where the best allocation is no better than uniform.
+            negative. None where that distance is no larger than the ratio's interval is wide.
         rollouts_saved: percent of the rollouts that could be dropped while keeping uniform's variance.
         equivalent_group: rollouts a prompt that uniform groups would need for this variance.
         live: expected groups with both outcomes, per rollout, in percent of uniform's.
@@ -155,7 +156,9 @@ class _PhaseTable:
         some = next(iter(runs.values()))
         self.bootstrap = PairedBootstrap([int(t.in_phase(phase).sum()) for t in some], resamples=resamples)
         self.ratios = {rule: self._ratio(rule, "variance", "uniform") for rule in runs}
-        self.best_ratio = self._ratio("uniform" if "uniform" in runs else next(iter(runs)), "best", "best_uniform")[0]
+        best = self._ratio("uniform" if "uniform" in runs else next(iter(runs)), "best", "best_uniform")
+        self.best_ratio, best_interval = best[0], self.bootstrap.interval(*best)
+        self.best_noise = best_interval.high - best_interval.low
         self.order = sorted(runs, key=lambda rule: (not np.isfinite(self.ratios[rule][0]), self.ratios[rule][0]))
 
     def _columns(self, rule: str, name: str) -> list[FloatArray]:
@@ -191,7 +194,9 @@ class _PhaseTable:
             equivalent_group_size(self.setting, value, group) for value in (ratio.estimate, ratio.high, ratio.low)
         ]
         saved = [100 * (1 - group / value) if value > 0 else np.nan for value in equivalent]
-        gap = None if not self.best_ratio < 1 else 100 * (1 - ratio.estimate) / (1 - self.best_ratio)
+        # else the share would be one of noise
+        told = 1 - self.best_ratio > max(ratio.high - ratio.low, self.best_noise)
+        gap = 100 * (1 - ratio.estimate) / (1 - self.best_ratio) if told else None
         seconds = np.concatenate(self._columns(rule, "seconds"))
         return RuleRow(
             rule=rule,
@@ -278,4 +283,6 @@ def _series(traces: list[Trace], window: int = 0) -> FloatArray:
 
 
 def _predicts(rule: str) -> bool:
-    return parse_rule(rule).predictor is not None
+    """The rule predicts success probabilities."""
+    predictor = parse_rule(rule).predictor
+    return predictor is not None and registry.find("predictor", predictor).rewards == "binary"

@@ -30,6 +30,7 @@ PREDICTOR_LABELS = {
     "gp": "paper's GP",
     "moving_average": "moving-average",
     "ridge": "ridge",
+    "reward_variance": "reward-variance",
 }
 MOST_MISSED = 1.0  # percent of the signal that a rule may leave out and still be called an allocation of all prompts
 

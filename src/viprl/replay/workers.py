@@ -85,8 +85,9 @@ class WorkerPool:
         process = self._context.Process(target=_serve, args=(theirs, self._work, self.counter), daemon=True)
         process.start()
         theirs.close()
-        self._workers[ours] = process
-        return ours
+        pipe: Connection = ours
+        self._workers[pipe] = process
+        return pipe
 
     def _replace(self, pipe: Connection) -> Connection:
         process = self._workers.pop(pipe)

@@ -1,129 +1,152 @@
-"""Success rates of prompts at one point in time: from another model, an evaluation, or a log taken together."""
+"""Reads success rates: from another model, an evaluation, rollouts, or a log taken together."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from viprl.errors import InvalidInputError
-from viprl.replay.log import VisitLog
+from viprl._arrays import BoolArray, FloatArray
+from viprl._tables import column_names
+from viprl.errors import ConfigurationError, InvalidInputError
+from viprl.replay.rates import Rates, rollouts_behind
+from viprl.replay.readers.columns import resolve
 from viprl.replay.readers.report import LogFormatError, ReadReport
-from viprl.replay.worlds.pool import rates_to_probabilities
+from viprl.replay.readers.rollouts import binary_rewards
+from viprl.replay.readers.rows import numbers, prompt_of, rows_of
+from viprl.replay.readers.visits import NAME_REWARDS, NO_ROLLOUTS, as_fractions
+
+LAYOUTS = {
+    "counts": ("prompt_id", "successes", "n_rollouts"),
+    "visit rates": ("prompt_id", "success_rate", "n_rollouts"),
+    "rates": ("prompt_id", "success_rate"),
+    "rollouts": ("prompt_id", "reward"),
+}
 
 
-@dataclass(frozen=True)
-class Rates:
-    """Rates of N prompts.
+def read_rates(
+    path: str | Path,
+    report: ReadReport,
+    *,
+    columns: Mapping[str, str] | None = None,
+    rollouts: int | None = None,
+    success_at: float | None = None,
+) -> Rates:
+    """Rates from a table with prompt_id (or prompt) and successes and n_rollouts, success_rate, or a reward a rollout.
 
-    Attributes:
-        prompt_ids: (N,).
-        rate: (N,) observed success rates.
-        rollouts: (N,) rollouts behind each, or None where the file gives rates alone (then taken as exact).
-    """
+    The rows of a prompt are taken together, and a row a rollout is counted as such. Rates that lie on a grid k/n, as
+    rates of n rollouts do, are taken as counts of n; others without ``rollouts`` as exact. Either is said.
 
-    prompt_ids: tuple[str, ...]
-    rate: NDArray[np.float64]
-    rollouts: NDArray[np.int64] | None
-
-    @property
-    def probabilities(self) -> NDArray[np.float64]:
-        """(N,) success probabilities for a simulation: (k + 1/4) / (n + 1/2), or the rates themselves."""
-        if self.rollouts is None:
-            return self.rate
-        return rates_to_probabilities(self.rate * self.rollouts, self.rollouts)
-
-
-def read_rates(path: str | Path, report: ReadReport, *, columns: Mapping[str, str] | None = None) -> Rates:
-    """Rates from a parquet, JSONL or CSV file with prompt_id and either successes and n_rollouts, or success_rate.
-
-    A log with steps is taken together: each prompt's successes over all its visits.
+    Args:
+        rollouts: how many are behind each row's success_rate.
+        success_at: rewards from this value on are successes.
 
     Raises:
         LogFormatError: columns missing, or a malformed row with ``on_error="stop"``.
+        ConfigurationError: ``rollouts`` for a table with counts of its own.
     """
     path = Path(path)
-    report.files += 1
-    frame = _frame(path, report)
-    names = {n: (columns or {}).get(n, n) for n in ("prompt_id", "successes", "n_rollouts", "success_rate")}
-    counted = names["successes"] in frame and names["n_rollouts"] in frame
-    if names["prompt_id"] not in frame or not (counted or names["success_rate"] in frame):
-        raise LogFormatError(
-            f"{path.name} must have prompt_id and either successes and n_rollouts, or success_rate, but it has "
-            f"{sorted(map(str, frame.columns))}; other names are mapped by --columns"
-        )
-    import pandas as pd
-
-    def numbers(name: str) -> NDArray[np.float64]:
-        return pd.to_numeric(frame[names[name]], errors="coerce").to_numpy(np.float64, na_value=np.nan)
-
-    ids = frame[names["prompt_id"]]
-    absent = ids.isna().to_numpy()
-    lines = frame.index.to_numpy() + 1
-    if counted:
-        k, n = numbers("successes"), numbers("n_rollouts")
-        bad = ~(np.isfinite(k) & np.isfinite(n) & (n >= 0) & (k >= 0) & (k <= n + 1e-9))
-        reason = "0 <= successes <= n_rollouts does not hold"
-    else:
-        k, n = numbers("success_rate"), np.ones(len(frame))
-        bad = ~(np.isfinite(k) & (k >= 0) & (k <= 1))
-        reason = "success_rate is not in [0, 1]"
-    for row in np.flatnonzero(absent | bad):
-        report.bad(path.name, int(lines[row]), "prompt_id is missing" if absent[row] else reason)
-    empty = (n == 0) & ~(absent | bad)
-    report.drop("no rollout has a reward", int(empty.sum()))
-    keep = ~(absent | bad | empty)
-    report.kept = int(keep.sum())
-    if not keep.any():
-        raise LogFormatError(f"{path.name} has no usable row")
-    return _gather(ids[keep], k[keep], n[keep], counted, report)
-
-
-def rates_of_log(log: VisitLog) -> Rates:
-    """Each prompt's rate over all its visits; prompts without a visit are left out."""
-    k, n = log.pooled()
-    seen = n > 0
-    ids = tuple(i for i, s in zip(log.prompt_ids, seen, strict=True) if s)
-    return Rates(ids, k[seen] / n[seen], n[seen])
-
-
-def _gather(ids: Any, k: NDArray[np.float64], n: NDArray[np.float64], counted: bool, report: ReadReport) -> Rates:
-    import pandas as pd
-
-    codes, uniques = pd.factorize(ids.astype(str))
-    names = tuple(str(u) for u in uniques)
-    total = np.bincount(codes, n)
-    rate = np.bincount(codes, k) / total
-    if len(names) < len(codes):
-        report.notice(f"{len(codes) - len(names)} rows repeat a prompt; its rows were taken together")
-    return Rates(names, np.clip(rate, 0, 1), total.astype(np.int64) if counted else None)
-
-
-def _frame(path: Path, report: ReadReport) -> Any:
-    import pandas as pd
-
-    from viprl.replay.readers.lines import json_lines
-    from viprl.replay.readers.visits import parquet_frame
-
-    if path.suffix == ".parquet":
-        frame = parquet_frame(path, report)
-        if frame is None:
-            raise LogFormatError(f"{path.name} is no readable parquet file")
-        report.rows += len(frame)
-        return frame.reset_index(drop=True)
-    if path.suffix in (".csv", ".tsv"):
+    layout, names = resolve(path, column_names(path), columns, LAYOUTS)
+    if rollouts is not None and layout != "rates":
+        raise ConfigurationError(f"{path.name} has counts of its own, so `rollouts` must be None, but got {rollouts}")
+    if rollouts is not None and rollouts < 1:
+        raise ConfigurationError(f"rollouts >= 1 must hold, but got {rollouts}")
+    ids: list[str] = []
+    places: list[int] = []
+    values: list[list[float]] = []
+    wanted = [name for name in LAYOUTS[layout] if name != "prompt_id"]
+    for line, row in rows_of(path, report, names.values()):
         try:
-            frame = pd.read_csv(path, sep="\t" if path.suffix == ".tsv" else ",", dtype=str, encoding="utf-8-sig")
-        except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-            raise LogFormatError(f"{path.name} is no readable CSV: {error}") from error
-        report.rows += len(frame)
-        frame.index = frame.index + 1  # the header is line 1
-        return frame
-    rows = list(json_lines(path, report))
-    if not rows:
-        raise InvalidInputError(f"{path.name} has no rows")
-    return pd.DataFrame([row for _, row in rows], index=[line - 1 for line, _ in rows])
+            prompt_id, found = prompt_of(row, names, report), numbers(row, {name: names[name] for name in wanted})
+        except (ValueError, InvalidInputError) as error:
+            report.bad(path.name, line, str(error))
+            continue
+        if prompt_id is None:
+            report.bad(path.name, line, "prompt_id is missing")
+            continue
+        ids.append(prompt_id)
+        places.append(line)
+        values.append([found[name] for name in wanted])
+    table = dict(zip(wanted, np.array(values, dtype=np.float64).reshape(-1, len(wanted)).T, strict=True))
+    k, n, reasons = _counts(layout, table, report, success_at)
+    bad = np.zeros(len(ids), dtype=bool)
+    for reason, mask in reasons.items():
+        for row_number in np.flatnonzero(mask & ~bad):
+            report.bad(path.name, places[row_number], reason, systematic=reason == NAME_REWARDS)
+        bad |= mask
+    empty = (n == 0) & ~bad
+    report.drop(NO_ROLLOUTS, int(empty.sum()))
+    report.finish()
+    keep = ~bad & ~empty
+    if not keep.any():
+        raise LogFormatError(f"{path.name} must have at least one usable row, but has none")
+    report.kept = int(keep.sum())
+    k, n = k[keep], n[keep]
+    behind = _behind(k, rollouts, report) if layout == "rates" else 1
+    if behind is not None and layout == "rates":
+        k, n = np.rint(k * behind), np.full(len(k), float(behind))
+    return _gather([i for i, used in zip(ids, keep, strict=True) if used], k, n, behind is not None, report)
+
+
+def _counts(
+    layout: str, table: Mapping[str, FloatArray], report: ReadReport, success_at: float | None
+) -> tuple[FloatArray, FloatArray, dict[str, BoolArray]]:
+    """Successes and rollouts of each row (the rate itself and 1 for rates), and reason -> rows that break a rule."""
+    if layout == "rollouts":
+        reward = table["reward"]
+        present = ~np.isnan(reward)
+        k = np.zeros(len(reward))
+        k[present] = binary_rewards(reward[present]) if success_at is None else reward[present] >= success_at
+        return k, present.astype(np.float64), {"the reward is infinite": np.isinf(reward)}
+    if layout == "rates":
+        rate = as_fractions(table["success_rate"], report)
+        return rate, np.ones(len(rate)), {"success_rate is not in [0, 1]": ~((rate >= 0) & (rate <= 1))}
+    n = table["n_rollouts"]
+    k = table["successes"] if layout == "counts" else as_fractions(table["success_rate"], report) * n
+    k = np.where(np.abs(k - np.rint(k)) <= (1e-6 if layout == "counts" else np.minimum(0.005 * n, 0.25)), np.rint(k), k)
+    inside = (n >= 0) & (k >= 0) & (k <= n)
+    return (
+        k,
+        n,
+        {
+            "n_rollouts is not a whole number >= 0": ~(np.isfinite(n) & (n >= 0) & (n == np.floor(n))),
+            NAME_REWARDS: inside & (k != np.rint(k)),
+            "successes is not in [0, n_rollouts]": ~inside,
+        },
+    )
+
+
+def _behind(rate: FloatArray, rollouts: int | None, report: ReadReport) -> int | None:
+    """Rollouts behind each rate, and what to say of them."""
+    if rollouts is not None:
+        off = np.abs(rate - np.rint(rate * rollouts) / rollouts)
+        if (off > 0.0051).any():
+            raise LogFormatError(
+                f"a rate of {rollouts} rollouts must be one of 0/{rollouts}, 1/{rollouts}, ..., but got "
+                f"{rate[np.argmax(off)]:g}"
+            )
+        return rollouts
+    behind = rollouts_behind(rate)
+    if behind is None:
+        report.notice(
+            "THE RATES ARE TAKEN AS EXACT: with few rollouts behind them they are not, and dead groups and gain come "
+            "out far too large; if each is of N rollouts say so: --rollouts N"
+        )
+    else:
+        report.notice(
+            f"THE RATES LIE ON THE GRID k/{behind} and are taken as counts of {behind} rollouts"
+            + ("" if behind > 1 else " (a row each)")
+            + "; if another number is behind them say so: --rollouts N (a large N where they are exact)"
+        )
+    return behind
+
+
+def _gather(ids: list[str], k: FloatArray, n: FloatArray, counted: bool, report: ReadReport) -> Rates:
+    place: dict[str, int] = {}
+    rows = np.array([place.setdefault(i, len(place)) for i in ids], dtype=np.int64)
+    total = np.bincount(rows, n)
+    if len(place) < len(rows):
+        report.notice(f"{len(rows) - len(place)} rows repeat a prompt; its rows were taken together")
+    rate = np.clip(np.bincount(rows, k) / total, 0, 1)
+    return Rates(tuple(place), rate, total.astype(np.int64) if counted else None)

@@ -28,6 +28,7 @@ class ReadReport:
         dropped: reason -> number of good rows left out on purpose (padding, repeats, missing rewards).
         notices: what the reader could not tell, in sentences.
         texts: prompt_id -> the prompt's text, where the log carries it.
+        systematic: malformed rows are no accident.
     """
 
     format: str
@@ -40,18 +41,42 @@ class ReadReport:
     dropped: dict[str, int] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
     texts: dict[str, str] = field(default_factory=dict)
+    systematic: bool = False
 
-    def bad(self, file: str, line: int, reason: str) -> None:
-        """Note a malformed row.
+    def bad(self, file: str, line: int, reason: str, *, systematic: bool = False) -> None:
+        """Note a malformed row; details of the reason after ", but" are kept with the examples alone.
 
-        Raises:
-            LogFormatError: ``on_error`` is "stop".
+        ``systematic``: rows of this kind differ from the others, so that no replay may leave them out.
         """
-        if self.on_error == "stop":
-            raise LogFormatError(f"{file}, line {line}: {reason} (to go on without such rows: --on-error skip)")
-        self.malformed[reason] = self.malformed.get(reason, 0) + 1
+        self.systematic = self.systematic or systematic
+        kind = reason.partition(", but")[0]
+        self.malformed[kind] = self.malformed.get(kind, 0) + 1
         if len(self.examples) < SHOWN:
             self.examples.append((file, line, reason))
+
+    def finish(self) -> None:
+        """The end of the reading.
+
+        Raises:
+            LogFormatError: there were malformed rows and ``on_error`` is "stop", or systematic ones. To skip them is
+                advised only where most rows stay and stand for the others.
+        """
+        bad = self.malformed_rows
+        if not bad:
+            return
+        self.examples.sort()
+        most = 2 * bad >= self.rows and self.rows > 1
+        if self.on_error == "stop" or self.systematic:
+            file, line, reason = self.examples[0]
+            advice = (
+                f"so it is with {bad:,} of {self.rows:,} rows, and what is left would not stand for the rest: correct "
+                "the file or the options that say how to read it"
+                if most or self.systematic
+                else f"{bad:,} of {self.rows:,} rows; to go on without such rows: --on-error skip"
+            )
+            raise LogFormatError(f"{file}, line {line}: {reason} ({advice})")
+        if most:
+            self.notice(f"MOST ROWS WERE LEFT OUT ({bad:,} of {self.rows:,}): what follows is about the few others")
 
     def drop(self, reason: str, count: int = 1) -> None:
         """Note good rows left out on purpose."""

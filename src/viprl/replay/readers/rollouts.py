@@ -1,7 +1,7 @@
 """Logs with one row a rollout, gathered into visits. What the readers of trainers' dumps share.
 
 A group is the rollouts of one prompt in one step; its identity is the reader's business, its prompt_id is the content
-hash of the prompt's text (the rule of ``integrations.prompt_ids``).
+hash of the prompt's text (the rule of ``viprl.prompts``), or what the table says it is.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from viprl.prompts.ids import content_hash, plain_text
+from viprl._arrays import FloatArray, IntArray
+from viprl.prompts import content_hash, plain_text
 from viprl.replay.log import VisitLog
 from viprl.replay.readers.report import LogFormatError, ReadReport
 
@@ -33,12 +34,16 @@ class RolloutTable:
     _hashes: dict[str, str] = field(default_factory=dict)
 
     def add(self, step: int, group: Hashable, prompt: Any, reward: float) -> None:
-        """One rollout with a reward."""
-        self.steps.append(step)
-        self.groups.append(self._group_rows.setdefault((step, group), len(self._group_rows)))
+        """One rollout with a reward, of the prompt with this text or conversation."""
         prompt_id = self.hash_of(prompt)
         if prompt_id not in self.texts:
             self.texts[prompt_id] = plain_text(prompt)
+        self.add_named(step, group, prompt_id, reward)
+
+    def add_named(self, step: int, group: Hashable, prompt_id: str, reward: float) -> None:
+        """One rollout with a reward, of the prompt with this id."""
+        self.steps.append(step)
+        self.groups.append(self._group_rows.setdefault((step, group), len(self._group_rows)))
         self.prompts.append(prompt_id)
         self.rewards.append(reward)
 
@@ -61,11 +66,13 @@ class RolloutTable:
         """One visit for each group.
 
         Args:
-            success_at: rewards at least this large are successes; by default rewards must be {0, 1} or {-1, 1}.
+            success_at: rewards at least this large are successes; by default rewards must be {0, 1} or {-1, 1}. Where
+                they have more than two values the log keeps their means and variances: these are what was trained.
 
         Raises:
             LogFormatError: no rollouts, or rewards that are neither and no ``success_at``.
         """
+        report.finish()
         if not self.rewards:
             raise LogFormatError(
                 f"a log must have at least one rollout with a reward, but {report.rows} rows gave none"
@@ -75,7 +82,7 @@ class RolloutTable:
         group = np.array(self.groups)
         first = np.unique(group, return_index=True)[1]
         report.kept = len(reward)
-        report.texts = self.texts
+        report.texts |= self.texts
         names = np.array(self.prompts, dtype=object)[first]
         return VisitLog.build(
             np.array(self.steps)[first],
@@ -83,10 +90,19 @@ class RolloutTable:
             np.bincount(group, hit),
             np.bincount(group),
             all_prompts=all_prompts,
+            **(_moments(reward, group) if len(np.unique(reward)) > 2 else {}),
         )
 
 
-def binary_rewards(reward: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _moments(reward: FloatArray, group: IntArray) -> dict[str, FloatArray]:
+    """Mean and unbiased variance of each group's rewards."""
+    n = np.bincount(group)
+    means = np.bincount(group, reward) / n
+    squares = np.bincount(group, np.square(reward - means[group]))
+    return {"means": means, "variances": np.divide(squares, n - 1, out=np.full(len(n), np.nan), where=n > 1)}
+
+
+def binary_rewards(reward: FloatArray) -> FloatArray:
     """Rewards in {0, 1} or {-1, 1} as successes in {0, 1}.
 
     Raises:
@@ -95,7 +111,7 @@ def binary_rewards(reward: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[
     values = np.unique(reward)
     for low, high in KNOWN_VALUES:
         if np.isin(values, (low, high)).all():
-            return (reward == high).astype(np.float64)
+            return np.asarray(reward == high, dtype=np.float64)
     shown = ", ".join(f"{v:g}" for v in values[:MOST_VALUES_SHOWN]) + (
         ", ..." if len(values) > MOST_VALUES_SHOWN else ""
     )

@@ -21,10 +21,11 @@ from typing import Any
 
 import numpy as np
 
+from viprl._tables import Row, number
 from viprl.replay.log import VisitLog
 from viprl.replay.readers.report import LogFormatError, ReadReport
 from viprl.replay.readers.rollouts import RolloutTable
-from viprl.replay.readers.visits import parquet_frame
+from viprl.replay.readers.rows import is_whole, rows_of
 
 FIXED = ("step", "prompt", "completion", "advantage")
 _NAME = re.compile(r"completions_(\d+)\.parquet$")
@@ -58,25 +59,22 @@ def read_trl(
     before: list[Any] = []
     steps: list[int] = []
     for path in sorted(paths, key=_number):
-        report.files += 1
-        frame = parquet_frame(path, report)
-        if frame is None:
+        rows = list(rows_of(path, report))
+        if not rows:
             continue
-        if not looks_like_trl(list(frame.columns)):
-            report.bad(path.name, 1, f"columns prompt, completion and advantage are needed, but it has {sorted(frame)}")
+        found = list(rows[0][1])
+        if not looks_like_trl(found):
+            report.bad(path.name, 1, f"must have the columns prompt, completion and advantage, but has {found}")
             continue
-        report.rows += len(frame)
-        reward = reward_column or _reward_column(frame, path.name)
-        if reward not in frame:
-            raise LogFormatError(
-                f"the reward column must be in {path.name}, but got {reward!r}; it has {sorted(frame)}"
-            )
-        rows = _signatures(frame, reward)
-        repeated = overlap(before, rows)
+        reward = reward_column or _reward_column([row for _, row in rows], path.name)
+        if reward not in found:
+            raise LogFormatError(f"the reward column must be in {path.name}, but got {reward!r}; it has {found}")
+        signatures = [repr([row[name] for name in ("prompt", "completion", reward, "advantage")]) for _, row in rows]
+        repeated = overlap(before, signatures)
         report.drop("repeats of a generation that an earlier file holds", repeated)
-        before = rows
+        before = signatures
         steps.append(_number(path)[0])
-        _add(table, frame.iloc[repeated:], reward, path, report)
+        _add(table, rows[repeated:], reward, path, report)
     log = table.visits(report, success_at=success_at, all_prompts=all_prompts)
     _notices(report, log, [s for s in steps if s >= 0])
     return log
@@ -90,46 +88,38 @@ def overlap(before: Sequence[Any], rows: Sequence[Any]) -> int:
     return 0
 
 
-def _add(table: RolloutTable, frame: Any, reward: str, path: Path, report: ReadReport) -> None:
+def _add(table: RolloutTable, rows: list[tuple[int, Row]], reward: str, path: Path, report: ReadReport) -> None:
     """Adds the new rows of one file."""
-    first_line = int(frame.index[0]) + 1 if len(frame) else 1
-    rewards = frame[reward].to_numpy(dtype=object)
-    numbers = frame["step"].to_numpy(dtype=object) if "step" in frame else [_number(path)[0]] * len(frame)
-    for line, (number, prompt, value) in enumerate(
-        zip(numbers, frame["prompt"], rewards, strict=True), start=first_line
-    ):
-        if value is None or value != value:
-            report.drop("the reward is missing")
-            continue
+    for line, row in rows:
+        text = _text(row["prompt"])
         try:
-            points, step = float(value), int(number)
-        except (TypeError, ValueError):
+            points, step = number(row[reward]), number(row.get("step", _number(path)[0]))
+        except ValueError:
             report.bad(path.name, line, f"`step` or `{reward}` is not a number")
             continue
-        text = _text(prompt)
-        if text is None or not np.isfinite(points):
-            report.bad(path.name, line, "`prompt` is neither text nor messages" if text is None else "infinite reward")
-            continue
-        table.add(step, (path.name, table.hash_of(text)), text, points)
+        if np.isnan(points):
+            report.drop("the reward is missing")
+        elif text is None:
+            report.bad(path.name, line, "`prompt` is neither text nor messages")
+        elif np.isinf(points):
+            report.bad(path.name, line, "infinite reward")
+        elif not is_whole(step):
+            report.bad(path.name, line, "`step` is not a whole number")
+        else:
+            table.add(int(step), (path.name, table.hash_of(text)), text, points)
 
 
 def _text(prompt: Any) -> Any:
     """The prompt as text or list of messages; None where it is neither."""
     if isinstance(prompt, str):
         return prompt
-    if isinstance(prompt, list | tuple | np.ndarray) and len(prompt) and all(isinstance(m, dict) for m in prompt):
-        messages = list(prompt)
-        return messages if all("role" in m for m in messages) else None
-    return None
+    messages = isinstance(prompt, list) and prompt and all(isinstance(m, dict) and "role" in m for m in prompt)
+    return prompt if messages else None
 
 
-def _signatures(frame: Any, reward: str) -> list[Any]:
-    columns = [frame[name] for name in ("prompt", "completion", reward, "advantage")]
-    return [tuple(repr(value) for value in row) for row in zip(*columns, strict=True)]
-
-
-def _reward_column(frame: Any, name: str) -> str:
-    numeric = [c for c in frame.columns if c not in FIXED and frame[c].dtype.kind in "fiub" and frame[c].notna().any()]
+def _reward_column(rows: list[Row], name: str) -> str:
+    columns = {c: [row[c] for row in rows if row.get(c) is not None] for c in rows[0] if c not in FIXED}
+    numeric = [c for c, values in columns.items() if values and all(isinstance(v, int | float) for v in values)]
     if len(numeric) == 1:
         return str(numeric[0])
     what = "no numeric column" if not numeric else f"several numeric columns ({', '.join(map(str, numeric))})"

@@ -9,22 +9,27 @@ rollouts of the same text in one step are one group.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from viprl.replay.log import VisitLog
-from viprl.replay.readers.lines import json_lines
 from viprl.replay.readers.report import ReadReport
 from viprl.replay.readers.rollouts import RolloutTable
-from viprl.replay.readers.visits import is_number
+from viprl.replay.readers.rows import is_whole, rows_of
 
 NEEDED = ("input", "output")
 
 
-def looks_like_verl(row: dict[str, Any]) -> bool:
-    """True for a row of a verl dump."""
-    return all(name in row for name in NEEDED) and ("score" in row or "gts" in row)
+def looks_like_verl(columns: Collection[str]) -> bool:
+    """True for the columns of a verl dump."""
+    return all(name in columns for name in NEEDED) and ("score" in columns or "gts" in columns)
+
+
+def is_number(value: Any) -> bool:
+    """True for finite ints, floats and bools."""
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def read_verl(
@@ -45,7 +50,6 @@ def read_verl(
     """
     table = RolloutTable()
     for path in sorted(paths, key=_step_of):
-        report.files += 1
         for step, group, prompt, reward in _last_outputs(_rows(path, report, reward_column)):
             table.add(step, group, prompt, reward)
     log = table.visits(report, success_at=success_at, all_prompts=all_prompts)
@@ -56,14 +60,14 @@ def read_verl(
 
 def _rows(path: Path, report: ReadReport, reward_column: str) -> Iterator[tuple[int, str, str, float]]:
     """(step, uid or "", input, reward) of every row that counts."""
-    for line, row in json_lines(path, report):
+    for line, row in rows_of(path, report):
         uid, prompt, reward = row.get("uid"), row.get("input"), row.get(reward_column)
         step = row.get("step", _step_of(path)[0])
         if isinstance(uid, str) and uid.startswith("pad"):
             report.drop("padding rows")
         elif not isinstance(prompt, str):
             report.bad(path.name, line, "`input` is missing or not text")
-        elif isinstance(step, bool) or not is_number(step) or step != int(step) or step < 0:
+        elif isinstance(step, bool) or not is_number(step) or not is_whole(step) or step < 0:
             report.bad(path.name, line, "`step` is not a whole number")
         elif reward is None or reward != reward:
             report.drop("the reward is missing")
@@ -72,6 +76,11 @@ def _rows(path: Path, report: ReadReport, reward_column: str) -> Iterator[tuple[
         elif uid is not None and not isinstance(uid, str):
             report.bad(path.name, line, "`uid` is not text")
         else:
+            if not uid:
+                report.notice(
+                    "the dump has no uid: rollouts of one text in one step were taken as one group, so a prompt that "
+                    "stood twice in a batch looks like one larger group"
+                )
             yield int(step), uid or "", prompt, float(reward)
 
 

@@ -1,28 +1,48 @@
-"""Logs with one row a visit: viprl's own history (parquet or JSONL) and CSV with any column names.
+"""Tables with a row a visit (viprl's own history, other people's) or a row a rollout, whatever the columns' names.
 
-Needed of every row: step, prompt_id, successes, n_rollouts. Everything else of the history schema may be absent.
+Needed of every row: step, prompt_id (or the prompt itself) and successes, n_rollouts; or, with a row a rollout, the
+reward. ``success_rate`` may stand in for ``successes``. A history of real rewards has ``reward_mean`` and
+``reward_var`` and no successes, or successes that are counted beside them.
 """
 
 from __future__ import annotations
 
-import csv
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from viprl.errors import MissingDependencyError
+from viprl._arrays import BoolArray, FloatArray
+from viprl._tables import column_names
+from viprl.errors import InvalidInputError
 from viprl.replay.log import VisitLog
-from viprl.replay.readers.lines import json_lines
+from viprl.replay.readers.columns import resolve
 from viprl.replay.readers.report import LogFormatError, ReadReport
+from viprl.replay.readers.rollouts import RolloutTable
+from viprl.replay.readers.rows import LARGEST, is_whole, numbers, prompt_of, rows_of
 
-COLUMNS = ("step", "prompt_id", "successes", "n_rollouts")
-Row = tuple[str, int, Any, Any, Any, Any]  # file, line, then COLUMNS
-
+LAYOUTS = {
+    "visits": ("step", "prompt_id", "successes", "n_rollouts"),
+    "visit rates": ("step", "prompt_id", "success_rate", "n_rollouts"),
+    "reward moments": ("step", "prompt_id", "reward_mean", "reward_var", "n_rollouts"),
+    "rollouts": ("step", "prompt_id", "reward"),
+}
+NUMBERS = ("step", "successes", "success_rate", "n_rollouts", "reward_mean", "reward_var")
 NO_ROLLOUTS = "no rollout has a reward"
+NAME_REWARDS = (
+    "successes must be whole numbers in [0, n_rollouts], but this row's look like sums of real rewards; such a log "
+    "needs the reward_mean and reward_var (unbiased) of each group, or a count of the rollouts that succeeded"
+)
+
+
+@dataclass
+class _Visits:
+    """Rows as they are read: where from, prompt_id, and a list for each of ``NUMBERS``."""
+
+    places: list[tuple[str, int]] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
+    values: list[list[float]] = field(default_factory=list)
 
 
 def read_visits(
@@ -30,188 +50,136 @@ def read_visits(
     report: ReadReport,
     *,
     columns: Mapping[str, str] | None = None,
+    success_at: float | None = None,
     all_prompts: Sequence[str] | None = None,
 ) -> VisitLog:
-    """A log from visit rows.
+    """A log from rows of visits or rollouts.
 
     Args:
-        paths: parquet, JSONL (also .gz) or CSV files.
+        paths: tables, all of one layout.
         report: filled.
-        columns: canonical name -> column name in the file, for CSV and other people's parquet. ``success_rate`` may
-            stand in for ``successes``.
+        columns: canonical name -> column name in the file.
+        success_at: of rollouts; see ``RolloutTable.visits``.
         all_prompts: see ``VisitLog.build``.
     """
-    names = {name: (columns or {}).get(name, name) for name in (*COLUMNS, "success_rate")}
-    parts = []
+    table, rollouts = _Visits(), RolloutTable()
+    by_rollout = False
     for path in paths:
-        report.files += 1
-        if path.suffix == ".parquet":
-            parts.append(_from_parquet(path, names, report))
-        else:
-            rows = (
-                _csv_rows(path, names, report) if path.suffix in (".csv", ".tsv") else _json_rows(path, names, report)
-            )
-            parts.append(_from_rows(rows, report))
-    step, prompt_id, successes, rollouts = (np.concatenate(column) for column in zip(*parts, strict=True))
-    if not len(step):
-        raise LogFormatError(f"a log must have at least one visit with rollouts, but {report.rows} rows gave none")
-    report.kept = len(step)
-    return VisitLog.build(step, prompt_id, successes, rollouts, all_prompts=all_prompts)
-
-
-def _from_parquet(
-    path: Path, names: Mapping[str, str], report: ReadReport
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
-    frame = parquet_frame(path, report)
-    if frame is None:
-        empty = np.empty(0)
-        return empty.astype(np.int64), empty.astype(object), empty, empty.astype(np.int64)
-    present = _present(set(frame.columns), names, path.name)
-    report.rows += len(frame)
-    import pandas as pd
-
-    numbers = {
-        name: pd.to_numeric(frame[present[name]], errors="coerce").to_numpy(np.float64, na_value=np.nan)
-        for name in present
-        if name != "prompt_id"
-    }
-    ids = frame[present["prompt_id"]].to_numpy(object)
-    missing = np.asarray(frame[present["prompt_id"]].isna().to_numpy())
-    step, n = numbers["step"], numbers["n_rollouts"]
-    k = numbers["successes"] if "successes" in numbers else numbers["success_rate"] * n
-    empty = (n == 0) & ~missing
-    report.drop(NO_ROLLOUTS, int(empty.sum()))
-    reasons = {
-        "prompt_id is missing": missing,
-        "step is not a whole number": ~_whole(step),
-        "n_rollouts is not a whole number >= 0": ~(_whole(n) & (n >= 0)),
-        "successes is not in [0, n_rollouts]": ~(_inside(k, n)),
-    }
-    bad = np.zeros(len(frame), dtype=bool)
-    for reason, mask in reasons.items():
-        for row in np.flatnonzero(mask & ~bad & ~empty):
-            report.bad(path.name, int(row) + 1, reason)
-        bad |= mask
-    keep = ~bad & ~empty
-    texts = np.array([str(i) for i in ids[keep]], dtype=object)
-    return step[keep].astype(np.int64), texts, _snapped(k[keep]), n[keep].astype(np.int64)
-
-
-def _from_rows(
-    rows: Iterable[Row], report: ReadReport
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
-    steps: list[int] = []
-    ids: list[str] = []
-    successes: list[float] = []
-    rollouts: list[int] = []
-    for file, line, step, prompt_id, k, n in rows:
         try:
-            step_number, count = float(step), float(n)
-            hits = float(k)
-        except (TypeError, ValueError):
-            report.bad(file, line, "step, successes or n_rollouts is missing or not a number")
-            continue
-        if prompt_id is None or prompt_id == "":
-            report.bad(file, line, "prompt_id is missing")
-        elif not step_number.is_integer():
-            report.bad(file, line, "step is not a whole number")
-        elif not (count.is_integer() and count >= 0):
-            report.bad(file, line, "n_rollouts is not a whole number >= 0")
-        elif count == 0:
-            report.drop(NO_ROLLOUTS)
-        elif not -1e-9 <= hits <= count * (1 + 1e-9):
-            report.bad(file, line, "successes is not in [0, n_rollouts]")
+            found = column_names(path)
+        except InvalidInputError:  # damaged; noted when its rows are read
+            found = []
+        layout, names = resolve(path, found, columns, LAYOUTS) if found else ("visits", {})
+        by_rollout = by_rollout or layout == "rollouts"
+        if layout == "rollouts":
+            _read_rollouts(path, names, rollouts, report)
         else:
-            steps.append(int(step_number))
-            ids.append(str(prompt_id))
-            successes.append(hits)
-            rollouts.append(int(count))
-    names = np.empty(len(ids), dtype=object)
-    names[:] = ids
-    return np.array(steps, np.int64), names, _snapped(np.array(successes, float)), np.array(rollouts, np.int64)
+            _read_visits(path, names, table, report)
+    if by_rollout:
+        return rollouts.visits(report, success_at=success_at, all_prompts=all_prompts)
+    return _log(table, report, all_prompts)
 
 
-def _json_rows(path: Path, names: Mapping[str, str], report: ReadReport) -> Iterator[Row]:
-    step, prompt_id, successes, rollouts, rate = (names[n] for n in (*COLUMNS, "success_rate"))
-    for line, row in json_lines(path, report):
-        k = row.get(successes)
-        if k is None and rate in row:
-            k = _product(row.get(rate), row.get(rollouts))
-        yield path.name, line, row.get(step), row.get(prompt_id), k, row.get(rollouts)
+def _read_visits(path: Path, names: dict[str, str], table: _Visits, report: ReadReport) -> None:
+    wanted = {name: names[name] for name in NUMBERS if name in names}
+    for line, row in rows_of(path, report, names.values()):
+        try:
+            prompt_id, found = prompt_of(row, names, report), numbers(row, wanted)
+        except (ValueError, InvalidInputError) as error:
+            report.bad(path.name, line, str(error))
+            continue
+        if prompt_id is None:
+            report.bad(path.name, line, "prompt_id is missing")
+            continue
+        table.places.append((path.name, line))
+        table.ids.append(prompt_id)
+        table.values.append([found.get(name, np.nan) for name in NUMBERS])
 
 
-def _csv_rows(path: Path, names: Mapping[str, str], report: ReadReport) -> Iterator[Row]:
-    with open(path, newline="", encoding="utf-8-sig", errors="replace") as file:
-        reader = csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
-        header = next(reader, None)
-        if header is None:
-            raise LogFormatError(f"{path.name} is empty")
-        present = _present({name.strip() for name in header}, names, path.name)
-        place = {name: [h.strip() for h in header].index(column) for name, column in present.items()}
-        for row in reader:
-            if not row:
-                continue
-            report.rows += 1
-            if len(row) != len(header):
-                report.bad(path.name, reader.line_num, f"{len(row)} fields where the header has {len(header)}")
-                continue
-            n = row[place["n_rollouts"]]
-            k = row[place["successes"]] if "successes" in place else _product(row[place["success_rate"]], n)
-            yield path.name, reader.line_num, row[place["step"]], row[place["prompt_id"]].strip(), k, n
+def _read_rollouts(path: Path, names: dict[str, str], table: RolloutTable, report: ReadReport) -> None:
+    wanted = {name: names[name] for name in ("step", "reward")}
+    for line, row in rows_of(path, report, names.values()):
+        try:
+            prompt_id, found = prompt_of(row, names, report), numbers(row, wanted)
+        except (ValueError, InvalidInputError) as error:
+            report.bad(path.name, line, str(error))
+            continue
+        if np.isnan(found["reward"]):
+            report.drop("the reward is missing")
+        elif prompt_id is None:
+            report.bad(path.name, line, "prompt_id is missing")
+        elif not is_whole(found["step"]) or np.isinf(found["reward"]):
+            report.bad(path.name, line, "step is not a whole number, or the reward is infinite")
+        else:
+            table.add_named(int(found["step"]), prompt_id, prompt_id, found["reward"])
 
 
-def parquet_frame(path: Path, report: ReadReport) -> Any:
-    """The file as a DataFrame; None where it is damaged (noted in the report)."""
-    try:
-        import pandas as pd
-        import pyarrow
-    except ImportError as error:
-        raise MissingDependencyError("reading parquet needs pandas and pyarrow: pip install 'viprl[report]'") from error
-    try:
-        return pd.read_parquet(path)
-    except (pyarrow.ArrowInvalid, OSError) as error:
-        if isinstance(error, FileNotFoundError | PermissionError):
-            raise
-        report.rows += 1
-        report.bad(path.name, 1, "the file is no readable parquet (cut off or damaged)")
-        return None
+def _log(table: _Visits, report: ReadReport, all_prompts: Sequence[str] | None) -> VisitLog:
+    values = np.array(table.values, dtype=np.float64).reshape(-1, len(NUMBERS))
+    step, successes, rate, n, mean, variance = values.T
+    bad = np.zeros(len(n), dtype=bool)
+
+    def refuse(mask: BoolArray, reason: str) -> None:
+        for row in np.flatnonzero(mask & ~bad):
+            report.bad(*table.places[row], reason, systematic=reason == NAME_REWARDS)
+        bad[mask] = True
+
+    refuse(~_whole(step), "step is not a whole number")
+    refuse(~(_whole(n) & (n >= 0)), "n_rollouts is not a whole number >= 0")
+    empty = (n == 0) & ~bad
+    report.drop(NO_ROLLOUTS, int(empty.sum()))
+    use = ~bad & ~empty
+    k = np.where(np.isnan(successes), as_fractions(rate, report) * n, successes)
+    k = _snapped(k, np.where(np.isnan(successes), 0.005 * n, 0.0))
+    counts = np.isfinite(k) & (k >= 0) & (k <= n) & (k == np.rint(k))
+    measured = np.isfinite(mean) & (np.isfinite(variance) | (n == 1))
+    real = bool((use & ~counts & measured).sum() * 2 > (use & ~counts).sum()) if (use & ~counts).any() else False
+    named = not real and not _binary(k, n, variance, use & counts)
+    if real:
+        k = np.full(len(k), np.nan)
+        report.notice("the rewards are real numbers that name no success: visits are scored by the rewards' variance")
+    else:
+        refuse(use & np.isnan(k), "successes is missing")
+        refuse(use & (k >= 0) & (k <= n) & (k != np.rint(k)), NAME_REWARDS)
+        refuse(use & ~counts, "successes is not in [0, n_rollouts]")
+    if named:
+        report.notice("the rewards are more than the successes: visits are scored by the rewards' variance")
+    if real or named:
+        refuse(use & ~(measured & ~(variance < 0)), "reward_mean or reward_var is missing or out of range")
+    report.finish()
+    keep = ~bad & ~empty
+    if not keep.any():
+        raise LogFormatError(f"a log must have at least one visit with rollouts, but {report.rows} rows gave none")
+    report.kept = int(keep.sum())
+    ids = np.array(table.ids, dtype=object)[keep]
+    moments = {"means": mean[keep], "variances": variance[keep]} if real or named else {}
+    return VisitLog.build(step[keep], ids, k[keep], n[keep], all_prompts=all_prompts, **moments)
 
 
-def _present(found: set[str], names: Mapping[str, str], file: str) -> dict[str, str]:
-    needed = {name: names[name] for name in COLUMNS}
-    if needed["successes"] not in found and names["success_rate"] in found:
-        needed["success_rate"] = names["success_rate"]
-        del needed["successes"]
-    absent = [f"{name} (column {column!r})" for name, column in needed.items() if column not in found]
-    if absent:
-        raise LogFormatError(
-            f"{file} must have the columns step, prompt_id, successes and n_rollouts, but lacks {', '.join(absent)}; "
-            f"it has {sorted(found)}. Other names are mapped by --columns successes=NAME,..."
-        )
-    return needed
+def as_fractions(rate: FloatArray, report: ReadReport) -> FloatArray:
+    """Rates in [0, 1]; percentages are recognised by most of them lying above 1."""
+    known = rate[np.isfinite(rate) & (rate != 0)]
+    if 2 * (known > 1).sum() > len(known) and not ((known < 0) | (known > 100)).any():
+        report.notice(f"success_rate reaches {known.max():g}: taken as percentages (0 to 100)")
+        return rate / 100
+    return rate
 
 
-def _product(rate: Any, count: Any) -> Any:
-    try:
-        return float(rate) * float(count)
-    except (TypeError, ValueError):
-        return None
+def _binary(k: FloatArray, n: FloatArray, variance: FloatArray, use: BoolArray) -> bool:
+    """True where the recorded variances are those of rewards with two values, k of them the upper one."""
+    rows = use & (n > 1) & np.isfinite(variance)
+    expected = k[rows] * (n[rows] - k[rows]) / (n[rows] * (n[rows] - 1))
+    if not len(expected) or not np.isfinite(variance[rows]).any():
+        return True
+    scale = variance[rows].sum() / expected.sum() if expected.sum() > 0 else 1.0
+    return bool(np.allclose(variance[rows], scale * expected, rtol=1e-4, atol=1e-6 * max(scale, 1e-12)))
 
 
-def _whole(values: NDArray[np.float64]) -> NDArray[np.bool_]:
-    return np.isfinite(values) & (values == np.floor(values))
+def _whole(values: FloatArray) -> BoolArray:
+    return np.asarray(np.isfinite(values) & (np.abs(values) < LARGEST) & (values == np.floor(values)), dtype=bool)
 
 
-def _inside(k: NDArray[np.float64], n: NDArray[np.float64]) -> NDArray[np.bool_]:
-    return np.isfinite(k) & (k >= -1e-9) & (k <= n * (1 + 1e-9))
-
-
-def _snapped(k: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Counts that a division and multiplication left a hair beside a whole number, made whole."""
+def _snapped(k: FloatArray, within: FloatArray) -> FloatArray:
+    """Counts that a division, or a rounded rate, left a hair beside a whole number, made whole."""
     near = np.rint(k)
-    return np.where(np.abs(k - near) < 1e-6, near, k)
-
-
-def is_number(value: Any) -> bool:
-    """True for finite ints, floats and bools."""
-    return isinstance(value, int | float) and math.isfinite(value)
+    return np.where(np.abs(k - near) <= np.maximum(np.minimum(within, 0.25), 1e-6), near, k)

@@ -13,9 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from viprl._arrays import FloatArray, IntArray
 from viprl.allocation import Uniform
-from viprl.errors import InvalidInputError
+from viprl.build import build_variance
+from viprl.errors import ConfigurationError, InvalidInputError
 from viprl.prediction import Prediction, Predictor
 from viprl.replay.worlds.base import Step
+from viprl.settings import AllocationSettings
 from viprl.variance import SeparableVariance
 
 
@@ -38,6 +40,18 @@ class Setting:
                 "2 <= min_group_size <= max_group_size must hold in a replay, but got "
                 f"({self.min_group_size}, {self.max_group_size})"
             )
+
+
+def formula(estimator: str) -> SeparableVariance:
+    """The estimator's variance v(n) = a f(n), by which a replay and a forecast score.
+
+    Raises:
+        ConfigurationError: an unknown estimator.
+    """
+    model = build_variance(AllocationSettings(estimator=estimator, variance="formula"))
+    if not isinstance(model, SeparableVariance):
+        raise ConfigurationError(f"a replay scores by variances a f(n), but got estimator={estimator!r}, {model.name}")
+    return model
 
 
 class Rule:
@@ -68,6 +82,16 @@ class Rule:
         """Take in the step's outcomes."""
         if self.predictor is not None:
             self.predictor.observe(ids, successes, rollouts)
+
+    def learn_rewards(self, ids: Sequence[str], means: FloatArray, variances: FloatArray, rollouts: IntArray) -> None:
+        """Take in the step's outcomes where a rule that reads rewards is in a world whose rewards are real."""
+        if self.predictor is not None:
+            self.predictor.observe_rewards(ids, means, variances, rollouts)
+
+    @property
+    def reads_rewards(self) -> bool:
+        """The predictor is of reward variances, not of success probabilities."""
+        return self.predictor is not None and self.predictor.reward_kind == "real"
 
 
 def uniform_sizes(count: int, budget: int, setting: Setting) -> IntArray:
@@ -117,4 +141,4 @@ def _fill(w: FloatArray, budget: int, low: NDArray[np.int64], high: NDArray[np.i
             right = middle
         else:
             left = middle
-    return np.clip(np.exp(left) * w, low, high)
+    return np.asarray(np.clip(np.exp(left) * w, low, high), dtype=np.float64)

@@ -25,7 +25,9 @@ def pilot(step: Step, count: int, setting: Setting) -> int:
 
 def pilot_rate(step: Step) -> FloatArray:
     """(B,) success rate of the rollouts seen in the step."""
-    return np.divide(step.hits, step.drawn, out=np.full(len(step), 0.5), where=step.drawn > 0)
+    rate = np.full(len(step), 0.5)
+    np.divide(step.hits, step.drawn, out=rate, where=step.drawn > 0)
+    return rate
 
 
 class GVM(Rule):

@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from viprl._arrays import BoolArray, FloatArray, IntArray
+from viprl.replay.log import RewardKind
 
 
 class Step(ABC):
@@ -52,6 +53,10 @@ class Step(ABC):
     def learn(self, sizes: IntArray) -> tuple[FloatArray, IntArray]:
         """(B,) successes and rollouts that the trainer would show the predictor after groups of these sizes."""
 
+    def learn_rewards(self, sizes: IntArray) -> tuple[FloatArray, FloatArray, IntArray]:
+        """(B,) mean, variance and number of the rewards, in worlds whose rewards are more than successes."""
+        raise NotImplementedError
+
     # -- scoring ------------------------------------------------------------------------------------------------
 
     @property
@@ -85,6 +90,7 @@ class World(Protocol):
     prompt_ids: tuple[str, ...]
     n_steps: int
     best_name: str  # "oracle" or "hindsight"
+    rewards: RewardKind
 
     def run(self, seed: int) -> Iterator[Step]:
         """The steps in order. The caller must call ``learn`` on each before it asks for the next."""

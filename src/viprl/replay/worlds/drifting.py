@@ -15,6 +15,7 @@ from scipy.special import expit
 
 from viprl._arrays import FloatArray, IntArray
 from viprl.errors import InvalidInputError
+from viprl.replay.log import RewardKind
 from viprl.replay.worlds.base import Step
 from viprl.replay.worlds.simulated import SimulatedStep
 
@@ -71,6 +72,7 @@ class DriftingPrompts:
     """
 
     best_name = "oracle"
+    rewards: RewardKind = "binary"
 
     def __init__(
         self,
@@ -163,4 +165,4 @@ def _embeddings(logit: FloatArray, rng: np.random.Generator, dimensions: int = 1
     signal = (logit - logit.mean()) / logit.std()
     vectors = rng.normal(size=(len(logit), dimensions))
     vectors[:, 0] += 1.5 * signal
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), dtype=np.float64)

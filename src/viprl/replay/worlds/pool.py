@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from viprl._arrays import FloatArray, IntArray
 from viprl.errors import InvalidInputError
+from viprl.replay.log import RewardKind
 from viprl.replay.worlds.base import Step
 from viprl.replay.worlds.simulated import SimulatedStep
 
@@ -23,12 +24,13 @@ class PromptPool:
         batch: prompts a step.
         group_size: mean rollouts of a prompt; the budget of a step is batch * group_size.
         epochs: passes over the pool; each is reported on its own.
-        draws: "reference": one stream of random numbers for orders and rollouts, so a seed gives the published
-            figures; after empty or very large groups the later orders differ between rules. "common": the same orders
-            for every rule, which keeps paired comparisons sharp then too.
+        draws: "common": the same orders for every rule, which keeps paired comparisons sharp. "reference": one stream
+            of random numbers for orders and rollouts, as in the script that the reference figures come from; after
+            empty or very large groups the later orders differ between rules.
     """
 
     best_name = "oracle"
+    rewards: RewardKind = "binary"
 
     def __init__(
         self,
@@ -38,7 +40,7 @@ class PromptPool:
         batch: int = 512,
         group_size: float = 8,
         epochs: int = 2,
-        draws: Literal["reference", "common"] = "reference",
+        draws: Literal["common", "reference"] = "common",
     ) -> None:
         self.p: FloatArray = np.asarray(p, dtype=np.float64)
         if self.p.shape != (len(prompt_ids),):

@@ -6,6 +6,9 @@ recorded only. In D it sees only as many rollouts as the rule's group got, drawn
 Scoring goes by a_hat = k (n - k) / (n (n - 1)) of the visit that is being decided about, which is unbiased for
 p (1 - p) and independent of a decision made before the rollouts. A rule that looks at rollouts *inside* the step is
 scored by the rollouts of the visit that it has not looked at; so at least two of every visit are kept from it.
+
+Where the rewards are more than successes a_hat is the recorded variance of the visit's rewards, which is unbiased too;
+no rule can then look inside the step, since the rewards one by one are not in a log.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from scipy.special import betaln
 
 from viprl._arrays import BoolArray, FloatArray, IntArray
 from viprl.errors import InvalidInputError
-from viprl.replay.log import VisitLog, hindsight
+from viprl.replay.log import RewardKind, VisitLog, hindsight, hindsight_variance
 from viprl.replay.worlds.base import Step
 
 KEPT_FOR_SCORING = 2
@@ -82,8 +85,17 @@ class RecordedStep(Step):
             k = np.zeros(len(k))
         return k, n
 
+    def learn_rewards(self, sizes: IntArray) -> tuple[FloatArray, FloatArray, IntArray]:
+        log = self._world.log
+        if log.means is None or log.variances is None:
+            return super().learn_rewards(sizes)
+        told = 0.0 if self._world.in_outage(self.number) else 1.0
+        return told * log.means[self._visits], told * log.variances[self._visits], self._n
+
     @property
     def weight(self) -> FloatArray:
+        if self._world.log.variances is not None:
+            return self._world.log.variances[self._visits]
         n = (self._n - self.drawn).astype(np.float64)
         k = self._k - self.hits
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -91,20 +103,29 @@ class RecordedStep(Step):
 
     @property
     def target(self) -> FloatArray:
-        return self._k / self._n
+        return self._world.rate[self._visits]
 
     @property
     def best_weight(self) -> FloatArray:
+        if self._world.hindsight_variance is not None:
+            return self._world.hindsight_variance[self._visits]
         a, b = self._world.hindsight[self._visits].T
-        return a * b / ((a + b) * (a + b + 1))
+        return np.asarray(a * b / ((a + b) * (a + b + 1)), dtype=np.float64)
 
     @property
     def bin_rate(self) -> FloatArray:
+        if self._world.rewards == "real":
+            return self.target
         a, b = self._belief()
         return a / (a + b)
 
     def live(self, sizes: FloatArray) -> FloatArray:
-        """Under the Beta of all the prompt's visits with this one: groups larger than recorded need a model."""
+        """Under the Beta of all the prompt's visits with this one: groups larger than recorded need a model.
+
+        A group of real rewards is live where the prompt's rewards ever differ.
+        """
+        if self._world.rewards == "real":
+            return np.where((sizes >= 2) & (self.best_weight + self.weight > 0), 1.0, 0.0)
         a, b = self._belief()
         norm = betaln(a, b)
         alive = 1 - np.exp(betaln(a + sizes, b) - norm) - np.exp(betaln(a, b + sizes) - norm)
@@ -144,9 +165,14 @@ class RecordedLog:
                 f"an outage must lie within the log's {log.n_steps} steps, but got "
                 f"(start={outage[0]}, length={outage[1]})"
             )
+        if resample and log.variances is not None:
+            raise InvalidInputError("resampling needs a log of successes alone, but its rewards are more than that")
         self.log, self.resample, self.budget, self.outage = log, resample, budget, outage
         self.prompt_ids, self.n_steps = log.prompt_ids, log.n_steps
+        self.rewards: RewardKind = log.rewards
         self.hindsight = hindsight(log)
+        self.hindsight_variance = None if log.variances is None else hindsight_variance(log)
+        self.rate = log.successes / log.rollouts if log.means is None or self.rewards != "real" else _unit(log.means)
         numbers = log.step_numbers
         self._outage_numbers = (np.inf, -np.inf) if outage is None else (numbers[outage[0]], numbers[sum(outage) - 1])
 
@@ -175,4 +201,11 @@ class RecordedLog:
             "rollouts": int(self.log.rollouts.sum()),
             "mean_group_size": self.log.mean_group_size if self.budget is None else float(self.budget),
             "outage": None if self.outage is None else list(self.outage),
+            "rewards": self.rewards,
         }
+
+
+def _unit(means: FloatArray) -> FloatArray:
+    """Mean rewards mapped to [0, 1], the range of the log: what "success rate" stands for in the pictures."""
+    low, high = float(means.min()), float(means.max())
+    return (means - low) / (high - low) if high > low else np.full(len(means), 0.5)

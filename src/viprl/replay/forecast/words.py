@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from viprl.replay.forecast import WORTH, Forecast
+import dataclasses
+from typing import Any
+
+from viprl.replay.forecast.gains import WORTH, Forecast
 
 
 def forecast_lines(result: Forecast) -> list[str]:
@@ -68,3 +71,10 @@ def _budget_reason(result: Forecast, g: float) -> str:
         f"{fits.group_size} rollouts a prompt use them better: C = {fits.budget:,}, or "
         f"{result.budget // fits.group_size:,} prompts a step at the same budget."
     )
+
+
+def forecast_data(result: Forecast, reading: list[str]) -> dict[str, Any]:
+    """The forecast as plain data, JSON-ready; ``reading`` is what was said about the file."""
+    plain = dataclasses.asdict(result)
+    plain |= {"grid": result.grid.tolist(), "weights": result.weights.tolist()}
+    return {**plain, "reasons": reasons(result), "reading": reading}

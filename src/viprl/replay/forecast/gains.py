@@ -3,9 +3,8 @@
 Notation: N prompts with observed rates, B prompts a step, C = budget of a step, g = C / B the mean group size, L and U
 the bounds, a = p(1-p), f the variance model's factor.
 
-The rates are noisy, so the distribution of p is estimated first: the non-parametric maximum-likelihood mixture of
-binomials on a grid (Laird 1978), by EM. Everything else is expectation over that distribution and over simulated
-steps. Drift and text are left out: the figures are what a prompt's own past visits are worth while p stands still.
+Everything is expectation over the estimated distribution of p and over simulated steps. Drift and text are left out:
+the figures are what a prompt's own past visits are worth while p stands still.
 """
 
 from __future__ import annotations
@@ -19,11 +18,9 @@ from scipy.special import xlog1py, xlogy
 from viprl._arrays import FloatArray
 from viprl.allocation import solve_allocation
 from viprl.errors import InfeasibleBudgetError, InvalidInputError
-from viprl.replay.readers.rates import Rates
+from viprl.replay.rates import Rates, estimate_distribution
 from viprl.variance import SeparableVariance
 
-GRID = 200
-EM_ROUNDS = 300
 STEPS = 40
 GROUP_SIZES = (4, 6, 8, 12, 16, 24, 32, 64)
 LOWERS = (2, 3, 4, 5, 6)
@@ -124,7 +121,7 @@ def forecast(
     Raises:
         InvalidInputError: fewer than two rollouts a prompt.
     """
-    prompts = batch or max(1, budget // 8)
+    prompts = max(1, budget // 8) if batch is None else batch
     if prompts < 1 or budget < 2 * prompts:
         raise InvalidInputError(f"budget >= 2 * batch >= 2 must hold, but got (budget={budget}, batch={prompts})")
     grid, weights = estimate_distribution(rates)
@@ -161,29 +158,6 @@ def forecast(
         grid=grid,
         weights=weights,
     )
-
-
-def estimate_distribution(rates: Rates) -> tuple[FloatArray, FloatArray]:
-    """Grid (M,) of p and its weights (M,) that make the observed counts most likely.
-
-    Rates without counts are taken as exact.
-    """
-    if rates.rollouts is None:
-        values, counts = np.unique(rates.rate, return_counts=True)
-        return values, counts / counts.sum()
-    edges = np.linspace(0, np.pi / 2, GRID)
-    grid = np.sin(edges) ** 2  # finer towards 0 and 1, where rates are most precise
-    n = rates.rollouts.astype(np.float64)
-    pairs, counts = np.unique(np.column_stack([np.rint(rates.rate * n), n]), axis=0, return_counts=True)
-    k, n = pairs.T
-    log_likelihood = xlogy(k[:, None], grid) + xlog1py((n - k)[:, None], -grid)
-    likelihood = np.exp(log_likelihood - log_likelihood.max(axis=1, keepdims=True))
-    weights = np.full(GRID, 1 / GRID)
-    for _ in range(EM_ROUNDS):
-        share = likelihood * weights
-        share /= share.sum(axis=1, keepdims=True)
-        weights = counts @ share / counts.sum()
-    return grid, weights
 
 
 class _Simulator:
