@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import viprl
-from viprl import DiscountedBeta, LastRate, RolloutAllocator
+from viprl import RLOO, DiscountedBeta, LastRate, RolloutAllocator, Uniform
 from viprl.checkpoint import read_state
 from viprl.errors import CheckpointError, InfeasibleBudgetError, InvalidInputError, PlanError
 
@@ -304,3 +304,25 @@ def test_history_rows_follow_the_schema() -> None:
         "predicted_bernoulli_variance": pytest.approx(plan.prediction.bernoulli_variance[0]), "seconds": 0.5,
     }  # fmt: skip
     assert second["successes"] == 0 and second["reward_var"] == 0
+
+
+def test_uniform_groups_take_any_reward(caplog):
+    """A baseline needs no prediction: real rewards are no reason to stop it, and nothing is learnt from them."""
+    allocator = RolloutAllocator(DiscountedBeta(["a", "b"]), RLOO(), policy=Uniform())
+    before = allocator.predictor.predict(["a", "b"]).mean.copy()
+    for _ in range(3):
+        plan = allocator.allocate(["a", "b"], 16)
+        allocator.observe(plan, [[0.1 * i for i in range(n)] for _, n in plan])
+    assert allocator.step == 3 and caplog.text.count("rewards are not binary") == 1
+    np.testing.assert_array_equal(allocator.predictor.predict(["a", "b"]).mean, before)
+    assert all(row["successes"] is None for row in allocator.history_rows())
+    with pytest.raises(InvalidInputError, match="success_reward"):
+        adaptive = RolloutAllocator(DiscountedBeta(["a", "b"]), RLOO())
+        adaptive.observe(adaptive.allocate(["a", "b"], 16), [0.1 * i for i in range(16)])
+
+
+def test_a_threshold_takes_sums_that_float32_rounded_down():
+    allocator = RolloutAllocator(DiscountedBeta(["a"]), RLOO(), success_at=1.1)
+    plan = allocator.allocate(["a"], 4)
+    allocator.observe(plan, [float(np.float32(0.1)) + 1.0, float(np.float32(1.1)), 1.0, 1.0999])
+    assert allocator.history_rows()[0]["successes"] == 2

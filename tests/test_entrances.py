@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
-
 from tests.refusals import REFUSED
+
 from viprl.cli import main
 from viprl.cli.allocate import SETTINGS
 from viprl.errors import ConfigurationError

@@ -102,6 +102,7 @@ class RolloutAllocator:
         self.step = self.policy_steps = 0
         self.restored: RestoreReport | None = None
         self._feedback = FeedbackRecord(guard, quarantine)
+        self._unread = False  # real rewards under uniform groups were said to be unread
         self._visits: dict[PromptId, int] = {}
         self._observed: dict[str, None] = {}
         self._metrics: dict[str, float] = {}
@@ -213,9 +214,9 @@ class RolloutAllocator:
         # nothing above this line changes state, so a refused observation leaves the allocator as it was
         self.reward_values = values
         learnt = self._feedback.take(lesson, self.model, norms)
-        if outcomes is None:
+        if outcomes is None and self.predictor.reward_kind == "real":
             self.predictor.observe_rewards(plan.prompt_ids, read.means, read.variances, read.counts)
-        elif learnt:
+        elif outcomes is not None and learnt:
             self.predictor.observe(plan.prompt_ids, *lesson.counts())
         self._history = history_rows(plan, read, outcomes, self.step, self._visits, *extras)
         for prompt_id in plan.prompt_ids:
@@ -346,7 +347,15 @@ class RolloutAllocator:
     def _outcomes(self, read: Rewards, given: Any, sizes: IntArray) -> tuple[Rewards | None, ValuePair | None]:
         """Successes of the rollouts (None for a predictor of real rewards), and the reward values as now known."""
         if self.predictor.reward_kind == "binary":
-            return read_outcomes(read, given, sizes, success_at=self.success_at, reward_values=self.reward_values)
+            try:
+                return read_outcomes(read, given, sizes, success_at=self.success_at, reward_values=self.reward_values)
+            except InvalidInputError:
+                if given is not None or self._declared is not None or not isinstance(self.policy, Uniform):
+                    raise
+            if not self._unread:
+                logger.warning("the rewards are not binary: uniform groups need no prediction, so none is learnt")
+            self._unread = True
+            return None, self.reward_values
         if given is not None:
             raise InvalidInputError(
                 "`successes` are for predictors of success probabilities, but "

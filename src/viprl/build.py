@@ -70,7 +70,7 @@ def build_allocator(
         policy=build_policy(settings.policy) if policy is None else policy,
         guard=settings.guard,
         reward_values=settings.reward_values,
-        **({} if settings.success_at is None else {"success_at": settings.success_at}),
+        success_at=settings.success_at,
     )
 
 

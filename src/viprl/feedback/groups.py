@@ -15,7 +15,7 @@ from viprl.errors import InvalidInputError
 
 # Rewards travel through trainers as float32. Spreads below a few of its rounding steps are not differences between
 # rollouts; dividing them by a standard deviation would turn rounding into a signal.
-_SAME_REWARD = 4 * float(np.finfo(np.float32).eps)
+SAME_REWARD = 4 * float(np.finfo(np.float32).eps)
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def group_moments(rewards: ArrayLike, rows: ArrayLike, num_groups: int) -> Group
     np.maximum.at(high, q, r)
     seen = count > 0
     constant = np.zeros(num_groups, bool)
-    constant[seen] = high[seen] - low[seen] <= _SAME_REWARD * np.maximum(abs(high[seen]), abs(low[seen]))
+    constant[seen] = high[seen] - low[seen] <= SAME_REWARD * np.maximum(abs(high[seen]), abs(low[seen]))
     # Sums are taken from the group's smallest reward, so a large common offset costs no digits.
     base = np.where(seen, low, 0.0)
     mean = np.full(num_groups, np.nan)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from viprl._arrays import BoolArray, FloatArray, IntArray
 from viprl.errors import InvalidInputError
-from viprl.feedback.groups import GroupMoments, group_moments
+from viprl.feedback.groups import SAME_REWARD, GroupMoments, group_moments
 from viprl.prediction.base import Prediction
 
 BINARY_VALUES = ((0.0, 1.0), (-1.0, 1.0))
@@ -143,7 +143,8 @@ def read_outcomes(
     if given is not None:
         source = read_rewards(given, group_sizes, name="successes")
     elif success_at is not None:
-        return rewards.replaced(np.where(np.isnan(rewards.flat), np.nan, rewards.flat >= success_at)), reward_values
+        at = success_at - SAME_REWARD * abs(success_at)  # a sum that float32 rounded down still reaches its threshold
+        return rewards.replaced(np.where(np.isnan(rewards.flat), np.nan, rewards.flat >= at)), reward_values
     else:
         source = rewards
     values = reward_values or detect_values(source)
@@ -185,8 +186,9 @@ def detect_values(rewards: Rewards) -> tuple[float, float] | None:
 
 
 _REMEDY = (
-    "declare `reward_values` if they are binary with other values, say which are successes (`success_at`, or observe's "
-    "`successes`), or predict the reward variance (RewardVariancePredictor) if they are real numbers"
+    "declare `reward_values` if they are binary with other values, say which are successes (`success_reward` in "
+    "settings, `success_at` of an allocator, or observe's `successes`), or predict the variance of real rewards "
+    "(predictor='reward_variance')"
 )
 
 

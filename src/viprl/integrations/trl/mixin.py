@@ -249,8 +249,7 @@ class AdaptiveRolloutMixin(ResumableMixin):
     def _learn(
         self, plan: Plan | None, rewards: FloatArray, successes: FloatArray | None, tokens: FloatArray
     ) -> dict[str, float]:
-        told = {} if successes is None else {"successes": successes}
-        self.allocator.observe(plan, rewards, tokens=tokens, **told)
+        self.allocator.observe(plan, rewards, successes=successes, tokens=tokens)
         if self.history is not None:
             self.history.add(self.allocator.history_rows())
         metrics: dict[str, float] = self.allocator.metrics()

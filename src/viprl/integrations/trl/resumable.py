@@ -6,6 +6,7 @@ generation window anew when stopped inside it.
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Any
 from viprl.checkpoint import read_state
 from viprl.history import HistoryWriter, parts
 from viprl.integrations.trl import resume
+
+logger = logging.getLogger("viprl")
 
 
 class ResumableMixin:
@@ -39,6 +42,11 @@ class ResumableMixin:
         finally:
             if self.history is not None:
                 self.history.flush()
+        if self.allocator is not None:
+            used, steps = self.allocator.policy_steps, self.allocator.step
+            quiet = used > 0 or steps == 0 or self.args.policy == "uniform"
+            level = logging.INFO if quiet else logging.WARNING
+            logger.log(level, "viprl: the policy's groups were used in %d of %d steps", used, steps)
         return result
 
     def _save_rng_state(self, output_dir: str) -> None:

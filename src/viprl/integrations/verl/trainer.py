@@ -135,9 +135,11 @@ class AdaptiveTrainerSync(PPOTrainerSync):
             step=self.global_steps,
         )
         for answer in answers:
-            told = {} if name is None else {"successes": answer.successes}
+            outcomes = None if name is None else answer.successes
             norms = answer.squared_norms if self.run.learns_variance else None
-            self.allocator.observe(answer.plan, answer.rewards, squared_norms=norms, tokens=answer.tokens, **told)
+            self.allocator.observe(
+                answer.plan, answer.rewards, successes=outcomes, squared_norms=norms, tokens=answer.tokens
+            )
             self.history.add(self.allocator.history_rows())
             metrics.update({name: float(value) for name, value in self.allocator.metrics().items()})
         metrics["viprl/missing_rewards"] = sum(answer.missing for answer in answers)
