@@ -12,12 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import viprl
 from viprl.errors import ConfigurationError, InvalidInputError
 from viprl.prompts import PromptSet
 from viprl.replay import PromptPool, Setting, compare, summarize
+from viprl.replay.engine.compare import _deciding_files
+from viprl.replay.engine.store import load_trace
 from viprl.replay.lineup import OWN_RULES
 from viprl.replay.rules import Rule
-from viprl.replay.store import load_trace
 from viprl.variance import RLOO
 
 RULES = ["uniform", "vip:beta", "vip:last_rate", "dapo", "mopps", "vigor"]
@@ -168,3 +170,10 @@ def test_ctrl_c_in_the_middle_leaves_a_report(tmp_path):
     assert process.returncode == 130, output
     assert "interrupted: the report holds the rules that were finished" in output
     assert (tmp_path / "report.html").exists() and "interrupted" in (tmp_path / "report.html").read_text()
+
+
+def test_the_cache_key_covers_what_decides_a_trace_and_nothing_else():
+    files = {str(path.relative_to(Path(viprl.__file__).parent)) for path in _deciding_files()}
+    assert all((Path(viprl.__file__).parent / name).is_file() for name in files)
+    assert {"allocator.py", "replay/engine/trace.py", "prediction/calibrated.py", "allocation/exact.py"} <= files
+    assert not {"replay/wording.py", "replay/summary.py", "cli/replay.py", "replay/request.py"} & files

@@ -8,7 +8,7 @@ import pytest
 from viprl.errors import InvalidInputError
 from viprl.prediction import Prediction
 from viprl.replay import PromptPool, Setting
-from viprl.replay.trace import Recorder
+from viprl.replay.engine.trace import Recorder
 from viprl.variance import RLOO, DrGRPO
 
 P = np.array([0.1, 0.5, 0.9, 0.0])

@@ -13,8 +13,8 @@ import numpy as np
 from viprl._arrays import FloatArray
 from viprl.evaluation.intervals import Interval
 from viprl.replay.bootstrap import PairedBootstrap
+from viprl.replay.engine.trace import CLIP, KINDS, Trace, cross_entropy
 from viprl.replay.lineup import parse_rule
-from viprl.replay.trace import CLIP, KINDS, Trace, cross_entropy
 
 BASELINE = "vip:beta"
 

@@ -17,7 +17,7 @@ from viprl.embeddings.files import read_vectors
 from viprl.errors import ConfigurationError, MissingDependencyError
 from viprl.prompts import PromptSet
 from viprl.prompts.files import read_prompts
-from viprl.replay.compare import compare
+from viprl.replay.engine.compare import compare
 from viprl.replay.lineup import default_lineup, not_for, parse_rule
 from viprl.replay.log import VisitLog
 from viprl.replay.rates import Rates, rates_of_log

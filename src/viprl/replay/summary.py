@@ -17,10 +17,10 @@ from viprl.errors import InvalidInputError
 from viprl.evaluation.intervals import Interval
 from viprl.replay.bootstrap import PairedBootstrap
 from viprl.replay.calibration import CalibrationRow, calibration_table
-from viprl.replay.compare import Comparison
+from viprl.replay.engine.compare import Comparison
+from viprl.replay.engine.trace import Trace
 from viprl.replay.lineup import parse_rule
 from viprl.replay.rules import Setting
-from viprl.replay.trace import Trace
 from viprl.replay.worlds import World
 
 VERDICTS = ("better", "worse", "no difference shown")

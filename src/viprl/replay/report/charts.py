@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from viprl._arrays import FloatArray
+from viprl.replay.engine.trace import BINS, KINDS
 from viprl.replay.summary import Summary
-from viprl.replay.trace import BINS, KINDS
 from viprl.replay.wording import PREDICTOR_LABELS, label
 from viprl.reports.svg import NARROW, WIDE, Axes, Key, figure, legend, number, ticks
 

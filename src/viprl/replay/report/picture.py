@@ -10,9 +10,9 @@ import numpy as np
 
 from viprl._files import replacing
 from viprl.errors import MissingDependencyError
+from viprl.replay.engine.trace import BINS
 from viprl.replay.report.charts import highlighted
 from viprl.replay.summary import Summary
-from viprl.replay.trace import BINS
 from viprl.replay.wording import headline, label
 
 COLOURS = ("#0b62d6", "#b35900", "#0f766e", "#7c3aed", "#b4276b")

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from viprl._arrays import IntArray
+from viprl.replay.engine.trace import Recorder, Trace
 from viprl.replay.rules.base import Rule, Setting
-from viprl.replay.trace import Recorder, Trace
 from viprl.replay.worlds.base import Step, World
 
 

@@ -21,12 +21,12 @@ import numpy as np
 import viprl
 from viprl.errors import InvalidInputError
 from viprl.prompts import PromptSet
+from viprl.replay.engine.run import replay
+from viprl.replay.engine.store import load_trace, save_trace
+from viprl.replay.engine.trace import Trace
+from viprl.replay.engine.workers import WorkerPool
 from viprl.replay.lineup import build_rule, parse_rule
 from viprl.replay.rules import Setting
-from viprl.replay.run import replay
-from viprl.replay.store import load_trace, save_trace
-from viprl.replay.trace import Trace
-from viprl.replay.workers import WorkerPool
 from viprl.replay.worlds import World
 
 SLOW = ("gp", "ridge", "guard", "calibrated")
@@ -203,10 +203,11 @@ def _path(folder: Path, rule: str, seed: int, key: str) -> Path:
 def _deciding_files() -> list[Path]:
     """The source files that decide a trace: the method's and the replay's own, but not how it is read or shown."""
     root = Path(viprl.__file__).parent
+    names = ("lineup", "log", "engine/run", "engine/store", "engine/trace")
     found = [root / name for name in ("allocator.py", "build.py", "plan.py", "advantages.py", "registry.py")]
     for folder in ("prediction", "variance", "allocation", "feedback", "prompts", "replay/rules", "replay/worlds"):
         found += (root / folder).rglob("*.py")
-    return sorted([*found, *(root / "replay" / f"{name}.py" for name in ("lineup", "log", "run", "store", "trace"))])
+    return sorted([*found, *(root / "replay" / f"{name}.py" for name in names)])
 
 
 def _fingerprint(world: World, prompts: PromptSet, setting: Setting) -> str:

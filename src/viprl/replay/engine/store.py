@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from viprl._files import replacing
-from viprl.replay.trace import KINDS, LOSSES, STEP_COLUMNS, Trace
+from viprl.replay.engine.trace import KINDS, LOSSES, STEP_COLUMNS, Trace
 
 FORMAT = 1
 
