@@ -15,6 +15,7 @@ from viprl.errors import ConfigurationError
 from viprl.plan import Plan
 from viprl.prompts.files import read_prompts
 from viprl.replay.readers import read_log
+from viprl.replay.readers.report import OnError
 from viprl.settings import AllocationSettings
 
 
@@ -24,7 +25,7 @@ def plan_for_file(
     *,
     history: Path | None = None,
     columns: dict[str, str] | None = None,
-    on_error: str = "stop",
+    on_error: OnError = "stop",
     text_column: str | None = None,
     embeddings: Path | None = None,
     say: Callable[[str], None] = lambda sentence: None,
@@ -54,23 +55,24 @@ def plan_for_file(
     for note in found.notes():
         say(note)
     prompts = found.named.prompts
-    if settings.budget is None:
+    budget = settings.budget
+    if budget is None:
         raise ConfigurationError("`budget` must say how many rollouts to divide, but got None")
-    settings = settings.for_step(len(prompts), settings.budget)
+    settings = settings.for_step(len(prompts), budget)
     if embeddings is not None:
         vectors = read_vectors(embeddings, prompts.ids, found.named.first_rows, len(found.rows))
         prompts = dataclasses.replace(prompts, embeddings=vectors)
     allocator = build_allocator(prompts, settings.replace(guard=False))
     if history is not None:
         _learn(allocator.predictor, history, columns or {}, on_error, prompts.ids, path, say)
-    return allocator.allocate(list(prompts.ids), settings.budget)
+    return allocator.allocate(list(prompts.ids), budget)
 
 
 def _learn(
     predictor: Any,
     history: Path,
     columns: dict[str, str],
-    on_error: str,
+    on_error: OnError,
     ids: Sequence[str],
     prompts_path: Path,
     say: Callable[[str], None],
