@@ -326,3 +326,180 @@ def test_a_threshold_takes_sums_that_float32_rounded_down():
     plan = allocator.allocate(["a"], 4)
     allocator.observe(plan, [float(np.float32(0.1)) + 1.0, float(np.float32(1.1)), 1.0, 1.0999])
     assert allocator.history_rows()[0]["successes"] == 2
+
+
+def test_parts_must_be_objects_of_their_bases() -> None:
+    rloo, beta = viprl.RLOO(), DiscountedBeta()
+    for bad, match in (
+        (("beta", rloo), "`predictor` must be a Predictor.*the name 'beta'.*build_allocator"),
+        ((DiscountedBeta, rloo), r"the class DiscountedBeta; make an object of it, DiscountedBeta\(\.\.\.\)"),
+        ((beta, "rloo"), "`model` must be a VarianceModel.*the name 'rloo'"),
+        ((rloo, beta), "got RLOO, which has no observe, predict"),
+    ):
+        with pytest.raises(TypeError, match=match):
+            RolloutAllocator(*bad)
+    with pytest.raises(TypeError, match="`policy` must be a Policy"):
+        make(policy="vip")
+    for ids in (IDS, [1, 2, 3]):
+        with pytest.raises(TypeError, match="prompt_ids="):
+            viprl.CalibratedPredictor(ids)
+    with pytest.raises(InvalidInputError, match="tells success from failure"):
+        RolloutAllocator(viprl.RewardVariancePredictor(), viprl.OutcomeMoments())
+
+
+def test_objects_that_only_look_right_get_the_bases_hooks(tmp_path: Path) -> None:
+    class Mine:
+        def __init__(self) -> None:
+            self.inner = DiscountedBeta()
+
+        def predict(self, ids: Any) -> viprl.Prediction:
+            return self.inner.predict(ids)
+
+        def observe(self, ids: Any, successes: Any, rollouts: Any) -> None:
+            self.inner.observe(ids, successes, rollouts)
+
+        def state_dict(self) -> dict[str, Any]:
+            return self.inner.state_dict()
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.inner.load_state_dict(state)
+
+    reference, allocator = make(), RolloutAllocator(Mine(), viprl.RLOO())  # type: ignore[arg-type]
+    assert run(allocator, World(), 5) == run(reference, World(), 5)
+    allocator.save(tmp_path / "state")
+    again = RolloutAllocator.load(tmp_path / "state", Mine(), viprl.RLOO())  # type: ignore[arg-type]
+    np.testing.assert_array_equal(again.predict(IDS).mean, reference.predict(IDS).mean)
+    assert again.restored is None
+
+
+def test_successes_teach_the_predictor_and_rewards_the_guard() -> None:
+    """Accuracy + .1 format: the predictor learns accuracy; history, advantages and guard have the sum."""
+    allocator, told, rng = make(), make(success_at=1.0), np.random.default_rng(0)
+    reference = make()
+    for _ in range(5):
+        plan = allocator.allocate(IDS, 240)
+        right = [(rng.random(n) < 0.4).astype(float) for _, n in plan]
+        rewards = [r + 0.1 * (rng.random(len(r)) < 0.7) for r in right]
+        allocator.observe(plan, rewards, successes=right)
+        told.observe(told.allocate(IDS, 240), rewards)
+        reference.observe(reference.allocate(IDS, 240), right)
+    mean = reference.predict(IDS).mean
+    np.testing.assert_array_equal(allocator.predict(IDS).mean, mean)
+    np.testing.assert_array_equal(told.predict(IDS).mean, mean)
+    assert allocator.metrics()["viprl/log_loss"] == reference.metrics()["viprl/log_loss"]
+    assert allocator.metrics()["viprl/realised_variance_ratio"] != reference.metrics()["viprl/realised_variance_ratio"]
+    for row, group, successes in zip(allocator.history_rows(), rewards, right, strict=True):
+        assert row["successes"] == successes.sum() and 0 <= row["successes"] <= row["n_rollouts"]
+        assert row["reward_mean"] == pytest.approx(group.mean()) and row["reward_var"] == pytest.approx(
+            np.var(group, ddof=1), abs=1e-9
+        )
+    assert told.history_rows() == allocator.history_rows()
+    expected = viprl.group_advantages(rewards, plan, "rloo", prompt_weighting="equal")
+    np.testing.assert_array_equal(plan.advantages(rewards), expected)
+
+
+def test_successes_are_refused_where_they_mean_nothing() -> None:
+    allocator = make()
+    plan = allocator.allocate(["a"], 4)
+    for successes in ([[0.5, 1, 0, 1]], [[1, 0, 1]] * 2, [[1, 0, 1, 0, 1]]):
+        with pytest.raises(InvalidInputError):
+            allocator.observe(plan, [[1, 2, 3, 4]], successes=successes)
+    allocator.observe(plan, [[1.5, 0.1, None, 0.3]], successes=[[True, False, None, None]])
+    (row,) = allocator.history_rows()
+    assert (row["successes"], row["n_rollouts"]) == (1, 2) and row["reward_mean"] == pytest.approx(1.9 / 3)
+    real = RolloutAllocator(viprl.RewardVariancePredictor(), viprl.RLOO())
+    plan = real.allocate(["a"], 4)
+    with pytest.raises(InvalidInputError, match="learns real rewards"):
+        real.observe(plan, [[1, 2, 3, 4]], successes=[[1, 0, 1, 0]])
+    real.observe(plan, [[1, 2, 3, 4]])
+    (row,) = real.history_rows()
+    assert row["successes"] is None and row["predicted_mean"] is None and row["n_rollouts"] == 4
+    with pytest.raises(InvalidInputError, match="success_at"):
+        make(success_at=1.0, reward_values=(0, 1))
+
+
+def test_feedback_and_advantages_agree_on_dead_groups() -> None:
+    allocator = make(viprl.RewardVariancePredictor())
+    plan = allocator.allocate(["a", "b"], 8)
+    rewards = [[np.float32(0.35), 0.35, np.float32(0.35), 0.35], [0.35, 0.3501, 0.35, 0.35]]
+    allocator.observe(plan, rewards)
+    assert allocator.metrics()["viprl/dead_groups_seen"] == 1
+    assert [row["reward_var"] > 0 for row in allocator.history_rows()] == [False, True]
+    live = np.abs(plan.advantages(rewards)) > 0
+    assert not live[:4].any() and live[4:].all()
+
+
+def test_policy_steps_are_counted_and_saved() -> None:
+    allocator = make()
+    run(allocator, World(), 4)
+    assert 0 < allocator.policy_steps < allocator.step == 4  # the first batches are cold
+    assert allocator.metrics()["viprl/policy_used"] == 1 - allocator.metrics()["viprl/guard"]
+    again = make()
+    again.load_state_dict(allocator.state_dict())
+    assert again.policy_steps == allocator.policy_steps
+    assert "4 steps observed, the policy's groups used in" in repr(again)
+
+
+def test_reward_values_of_a_resume_must_be_the_saved_ones() -> None:
+    allocator = make()
+    run(allocator, World(), 2)
+    state = allocator.state_dict()
+    with pytest.raises(CheckpointError, match=r"reward_values: \(\[0.0, 1.0\], \[-1.0, 1.0\]\)"):
+        make(reward_values=(-1, 1)).load_state_dict(state)
+    make(reward_values=(0, 1)).load_state_dict(state)
+    fresh = make(reward_values=(0, 5))
+    fresh.load_state_dict(make().state_dict())
+    assert fresh.reward_values == (0.0, 5.0)
+
+
+def test_an_untaught_model_keeps_the_formulas_guard_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Over-confident predictions, and norms that never come: without a guard this ran at 1.17 of uniform's variance."""
+    rng, ids = np.random.default_rng(0), [f"q{i}" for i in range(64)]
+    p = np.where(np.arange(64) % 2, 0.5, 0.03)
+
+    class Contrary(LastRate):
+        def predict(self, ids: Any) -> viprl.Prediction:
+            mean = super().predict(ids).mean
+            return viprl.Prediction.point(np.where(np.abs(mean - 0.5) < 0.3, 0.001, 0.5))
+
+    allocator = RolloutAllocator(Contrary(), viprl.OutcomeMoments())
+    for _ in range(8):
+        plan = allocator.allocate(ids, 512)
+        allocator.observe(plan, [(rng.random(n) < p[q]).astype(float) for q, (_, n) in enumerate(plan)])
+    assert allocator.guard_holding
+    assert caplog.text.count("none came for the last step") == 1
+
+
+def test_norms_may_come_later_and_once(tmp_path: Path) -> None:
+    def fresh() -> RolloutAllocator:
+        return RolloutAllocator(DiscountedBeta(), viprl.OutcomeMoments())
+
+    rng = np.random.default_rng(0)
+    together, later = fresh(), fresh()
+    for step in range(6):
+        plan = together.allocate(IDS, 240)
+        rewards, norms = (rng.random(240) < 0.4).astype(float), rng.gamma(2.0, 1.0, 240)
+        together.observe(plan, rewards, squared_norms=norms)
+        plan = later.allocate(IDS, 240)
+        later.observe(plan, rewards)
+        if step == 3:  # the run stops between the two
+            later.save(tmp_path / "state")
+            later = RolloutAllocator.load(tmp_path / "state", DiscountedBeta(), viprl.OutcomeMoments())
+        later.observe_norms(plan if step % 2 else plan.key, norms)
+        with pytest.raises(PlanError, match="come once"):
+            later.observe_norms(plan, norms)
+    np.testing.assert_equal(later.model.state_dict(), together.model.state_dict())
+    plan = later.allocate(IDS, 240)
+    for bad in (norms[:-1], -norms, norms * np.inf):
+        with pytest.raises(InvalidInputError):
+            later.observe(plan, rewards, squared_norms=bad)
+    assert later.step == 6
+
+
+def test_large_bounds_cost_nothing() -> None:
+    for model in (viprl.RLOO(), viprl.GRPO(), viprl.DrGRPO()):
+        huge, exact = (
+            RolloutAllocator(DiscountedBeta(), model, max_group_size=high).allocate(IDS[:6], 48).group_sizes
+            for high in (10**9, 48 - 5 * 3)
+        )
+        np.testing.assert_array_equal(huge, exact)

@@ -22,7 +22,7 @@ from viprl.checkpoint import read_state, write_state
 from viprl.errors import CheckpointError, InvalidInputError, PlanError
 from viprl.feedback import FeedbackRecord, Guard, Lesson, OutageDetector, Rewards, read_rewards
 from viprl.feedback.rewards import read_outcomes
-from viprl.history import history_rows
+from viprl.history import history_columns, rows_of
 from viprl.plan import Plan
 from viprl.prediction.base import Prediction, Predictor, PromptId
 from viprl.variance import VarianceModel
@@ -106,7 +106,7 @@ class RolloutAllocator:
         self._visits: dict[PromptId, int] = {}
         self._observed: dict[str, None] = {}
         self._metrics: dict[str, float] = {}
-        self._history: list[dict[str, Any]] = []
+        self._history: dict[str, list[Any]] = {}
 
     def __repr__(self) -> str:
         held = "; the guard holds uniform groups" if self.guard_holding else ""
@@ -218,7 +218,7 @@ class RolloutAllocator:
             self.predictor.observe_rewards(plan.prompt_ids, read.means, read.variances, read.counts)
         elif outcomes is not None and learnt:
             self.predictor.observe(plan.prompt_ids, *lesson.counts())
-        self._history = history_rows(plan, read, outcomes, self.step, self._visits, *extras)
+        self._history = history_columns(plan, read, outcomes, self.step, self._visits, *extras)
         for prompt_id in plan.prompt_ids:
             self._visits[prompt_id] = self._visits.get(prompt_id, 0) + 1
         self._observed[key] = None
@@ -257,7 +257,7 @@ class RolloutAllocator:
 
     def history_rows(self) -> list[dict[str, Any]]:
         """The last observed step in the history schema: one row per group with at least one reward."""
-        return [dict(row) for row in self._history]
+        return rows_of(self._history)
 
     def reliability(self) -> FloatArray:
         """(3, 10): rollouts, mean prediction and success rate in ten bins of the predicted probability."""
@@ -322,7 +322,7 @@ class RolloutAllocator:
         self._feedback.load_state_dict(state)
         self._visits = dict(zip(state["visit_ids"], state["visits"].tolist(), strict=True))
         self._observed = dict.fromkeys(state["observed"])
-        self._metrics, self._history = {}, []
+        self._metrics, self._history = {}, {}
 
     def _settings(self) -> dict[str, Any]:
         return {

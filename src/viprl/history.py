@@ -51,7 +51,7 @@ HISTORY_COLUMNS = tuple(HISTORY_SCHEMA)
 _PART = re.compile(r"^part-(\d{8})-(\d{8})\.(parquet|jsonl)$")
 
 
-def history_rows(
+def history_columns(
     plan: Plan,
     rewards: Rewards,
     outcomes: Rewards | None,
@@ -59,15 +59,16 @@ def history_rows(
     visits: Mapping[PromptId, int],
     tokens: FloatArray | None,
     seconds: FloatArray | None,
-) -> list[dict[str, Any]]:
-    """One step's rows; ``visits`` counts each prompt's earlier groups, tokens and seconds are (B,).
+) -> dict[str, list[Any]]:
+    """One step's columns, B entries each; ``visits`` counts each prompt's earlier groups, tokens and seconds are (B,).
 
     Args:
         rewards: as trained.
         outcomes: 0 and 1 for every rollout whose success is known; None where there is no such thing as success.
     """
     counted = rewards if outcomes is None else outcomes
-    columns: dict[str, list[Any]] = {
+    return {
+        "step": [step] * len(plan),
         "prompt_id": [str(prompt_id) for prompt_id in plan.prompt_ids],
         "visit": _visits(plan.prompt_ids, visits),
         "successes": _nullable(None if outcomes is None else np.rint(outcomes.means * outcomes.counts), len(plan)),
@@ -82,9 +83,12 @@ def history_rows(
         "tokens": _nullable(None if tokens is None else tokens.astype(np.int64), len(plan)),
         "seconds": _nullable(seconds, len(plan)),
     }
-    rows = zip(*columns.values(), strict=True)
-    names = ("step", *columns)
-    return [dict(zip(names, (step, *row), strict=True)) for n, row in zip(counted.counts, rows, strict=True) if n > 0]
+
+
+def rows_of(columns: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
+    """The rows of one step's columns, of groups that have rollouts."""
+    rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+    return [row for row in rows if row["n_rollouts"] > 0]
 
 
 def _visits(prompt_ids: Sequence[PromptId], visits: Mapping[PromptId, int]) -> list[int]:

@@ -118,8 +118,8 @@ class Plan:
 
     def dead_groups(self) -> float:
         """Expected number of groups in which all rollouts get the same reward, so that nothing is learnt."""
-        n = self.group_sizes[:, None]
-        return float(self.prediction.expect(lambda p: p**n + (1 - p) ** n).sum())
+        all_succeed, all_fail = self.prediction.alike(self.group_sizes)
+        return float((all_succeed + all_fail).sum())
 
     def metrics(self) -> dict[str, float]:
         """What is known before the rollouts, for a logger; keys start with ``viprl/``."""

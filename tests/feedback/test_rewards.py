@@ -81,3 +81,16 @@ def test_successes_map_the_declared_values() -> None:
     np.testing.assert_array_equal(to_successes(read, (-1.0, 1.0)).flat, [0, 1, 1, np.nan, 0])
     with pytest.raises(InvalidInputError, match="must be 0 or 1"):
         to_successes(read, (0.0, 1.0))
+
+
+def test_masks_and_tensors_are_read() -> None:
+    masked = np.ma.masked_array([1.0, 0.0, 1.0, 0.0], mask=[False, True, False, False])
+    np.testing.assert_array_equal(read_rewards(masked, np.array([2, 2])).flat, [1, np.nan, 1, 0])
+    ragged = [np.ma.masked_array([1, 0], mask=[True, False]), [1.0, np.ma.masked]]
+    np.testing.assert_array_equal(read_rewards(ragged, np.array([2, 2])).flat, [np.nan, 0, 1, np.nan])
+    torch = pytest.importorskip("torch")
+    half = torch.tensor([1.0, 0.0, 0.5, 0.0], dtype=torch.bfloat16)
+    graded = torch.tensor([1.0, 0.0, 0.5, 0.0], requires_grad=True)
+    for tensor in (half, graded):
+        for rewards in (tensor, list(tensor), [tensor[:2], tensor[2:]]):
+            np.testing.assert_array_equal(read_rewards(rewards, np.array([2, 2])).flat, [1, 0, 0.5, 0])

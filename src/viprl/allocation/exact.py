@@ -133,7 +133,7 @@ def _prepare(
     """The validated problem and, for separable models, the scaled weights."""
     weight = np.asarray(model.weight(prediction), dtype=np.float64) if hasattr(model, "weight") else None
     batch = len(prediction) if weight is None else len(weight)
-    problem = AllocationProblem.build(batch, budget, min_group_size, max_group_size, scale, cost)
+    problem = AllocationProblem.build(batch, budget, min_group_size, max_group_size, scale, cost).reachable()
     check = getattr(model, "check_min_group_size", None)
     if check is not None and batch:
         check(int(problem.lower.min()))

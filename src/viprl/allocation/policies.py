@@ -186,7 +186,7 @@ class KnapsackRL(Policy):
         scale: ArrayLike | None = None,
     ) -> IntArray:
         """Uses the prediction's mean alone; ``model`` and ``scale`` do not enter."""
-        problem = AllocationProblem.build(len(prediction), budget, min_group_size, max_group_size, scale)
+        problem = AllocationProblem.build(len(prediction), budget, min_group_size, max_group_size, scale).reachable()
         p = np.asarray(prediction.mean, dtype=np.float64)[:, None]
         n = problem.sizes[None, :]
         return solve_convex(problem, (p**n + (1.0 - p) ** n - 1.0) * p * np.square(1.0 - p))

@@ -9,6 +9,7 @@ Notation: B prompts, C budget, L/U bounds, K sizes from the smallest L to the la
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -111,6 +112,16 @@ class AllocationProblem:
         """(B, K) whether a size is within the prompt's bounds."""
         sizes = self.sizes
         return (sizes >= self.lower[:, None]) & (sizes <= self.upper[:, None])
+
+    def reachable(self) -> AllocationProblem:
+        """The same problem with upper bounds that the budget can reach while all others have their lower ones: curves
+        are then as long as they need be, however large the bounds that were given."""
+        if not len(self) or self.cost is not None:
+            return self
+        most = self.budget - int(self.lower.sum())
+        if int((self.upper - self.lower).max()) <= most:
+            return self
+        return dataclasses.replace(self, upper=np.minimum(self.upper, self.lower + most))
 
     def _check_budget(self) -> None:
         if self.cost is not None:

@@ -140,9 +140,9 @@ def round_sizes(model: VarianceModel, prediction: Any, sizes: ArrayLike, problem
     """
     floor = np.floor(np.asarray(sizes, dtype=np.float64) + 1e-9).astype(np.int64)
     floor = np.clip(floor, problem.lower, problem.upper)
-    rest = AllocationProblem(problem.budget, floor, problem.upper, problem.scale)
     if floor.sum() > problem.budget:
         raise InvalidInputError(f"the floors must not exceed the budget, but got {floor.sum()} > {problem.budget}")
+    rest = AllocationProblem(problem.budget, floor, problem.upper, problem.scale).reachable()
     smallest = int(floor.min()) if len(floor) else 1
     if hasattr(model, "weight") and model.convex_from is not None and smallest >= model.convex_from:
         weight = model.weight(prediction) * (1.0 if problem.scale is None else problem.scale)

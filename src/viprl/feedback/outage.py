@@ -53,10 +53,10 @@ class OutageDetector:
         group = np.maximum(rollouts, 1)
         # E[(1 - p)^n] >= (1 - mean)^n (Jensen), so no other prompt can be below `surprise`
         possible = (rollouts > 0) & ~prediction.cold & ((1 - prediction.mean) ** group < self.surprise)
-        candidates = np.flatnonzero(possible)
-        n = rollouts[candidates][:, None]
-        dead = prediction[candidates].expect(lambda p: (1 - p) ** n)
-        steady = candidates[dead < self.surprise]
+        if not possible.any():
+            return 0, 0
+        _, dead = prediction.alike(rollouts)
+        steady = np.flatnonzero(possible & (dead < self.surprise))
         return len(steady), int(np.count_nonzero(successes[steady] == 0))
 
     def _unlikely(self, steady: int, failed: int) -> bool:

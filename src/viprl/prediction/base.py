@@ -40,6 +40,7 @@ class Prediction:
         quadrature: Callable[[], tuple[FloatArray, FloatArray]],
         cold: ArrayLike | None = None,
         reward_variance: ArrayLike | None = None,
+        powers: Callable[[FloatArray], tuple[FloatArray, FloatArray]] | None = None,
     ) -> None:
         self.mean = _vector("mean", mean)
         self.bernoulli_variance = _vector("bernoulli_variance", bernoulli_variance, len(self.mean))
@@ -52,7 +53,7 @@ class Prediction:
         if flags.shape != self.mean.shape:
             raise InvalidInputError(f"`cold` must have the shape of `mean`, but got {flags.shape}, {self.mean.shape}")
         self.cold: BoolArray = flags
-        self._quadrature = quadrature
+        self._quadrature, self._powers = quadrature, powers
         for array in (self.mean, self.bernoulli_variance, self.reward_variance, self.cold):
             array.flags.writeable = False
 
@@ -103,6 +104,13 @@ class Prediction:
         result: FloatArray = np.einsum("bm...,bm->b...", values, weights)
         return result
 
+    def alike(self, n: ArrayLike) -> tuple[FloatArray, FloatArray]:
+        """(E[p^n], E[(1-p)^n]), each (B,): the chances that n (B,) rollouts all succeed, and that all fail."""
+        sizes = np.asarray(n, dtype=np.float64)
+        if self._powers is not None:
+            return self._powers(sizes)
+        return self.expect(lambda p: p ** sizes[:, None]), self.expect(lambda p: (1 - p) ** sizes[:, None])
+
     @classmethod
     def point(cls, p: ArrayLike, *, cold: ArrayLike | None = None) -> Prediction:
         """A plug-in prediction: all mass at p (B,). E[p(1-p)] is then p(1-p), which over-states certainty."""
@@ -127,6 +135,10 @@ class Prediction:
             a * b / (total * (total + 1)),
             quadrature=lambda: _beta_quadrature(a, b),
             cold=cold,
+            powers=lambda n: (
+                np.exp(special.betaln(a + n, b) - special.betaln(a, b)),
+                np.exp(special.betaln(a, b + n) - special.betaln(a, b)),
+            ),
         )
 
     @classmethod
