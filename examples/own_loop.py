@@ -49,7 +49,7 @@ def train(policy: viprl.VIP | viprl.Uniform, steps: int, seed: int) -> tuple[flo
 
         # The gradient of a token's log-probability with respect to its logit is (token - probability). With equal
         # prompt weights the mean over rollouts is the mean over prompts.
-        advantages = viprl.group_advantages(rewards, plan, "rloo", prompt_weighting="equal")
+        advantages = plan.advantages(rewards)
         answer_gradient = np.bincount(rows, advantages * (rewards - p), BATCH) / len(rows)
         style_gradient = advantages @ (tokens - sigmoid(style)) / len(rows)
         noise += float((style_gradient**2).sum())

@@ -218,9 +218,11 @@ class RolloutAllocator:
             self.predictor.observe_rewards(plan.prompt_ids, read.means, read.variances, read.counts)
         elif outcomes is not None and learnt:
             self.predictor.observe(plan.prompt_ids, *lesson.counts())
-        self._history = history_columns(plan, read, outcomes, self.step, self._visits, *extras)
+        visits = []
         for prompt_id in plan.prompt_ids:
-            self._visits[prompt_id] = self._visits.get(prompt_id, 0) + 1
+            visits.append(self._visits.get(prompt_id, 0))
+            self._visits[prompt_id] = visits[-1] + 1
+        self._history = history_columns(plan, read, outcomes, self.step, visits, *extras)
         self._observed[key] = None
         while len(self._observed) > REMEMBERED_PLANS:
             self._observed.pop(next(iter(self._observed)))

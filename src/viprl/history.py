@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,7 +27,6 @@ from viprl.errors import InvalidInputError, MissingDependencyError
 if TYPE_CHECKING:
     from viprl.feedback.rewards import Rewards
     from viprl.plan import Plan
-    from viprl.prediction.base import PromptId
 
 
 # name -> (type, may be null)
@@ -56,11 +54,11 @@ def history_columns(
     rewards: Rewards,
     outcomes: Rewards | None,
     step: int,
-    visits: Mapping[PromptId, int],
+    visits: list[int],
     tokens: FloatArray | None,
     seconds: FloatArray | None,
 ) -> dict[str, list[Any]]:
-    """One step's columns, B entries each; ``visits`` counts each prompt's earlier groups, tokens and seconds are (B,).
+    """One step's columns, B entries each; ``visits`` are each prompt's earlier groups, tokens and seconds are (B,).
 
     Args:
         rewards: as trained.
@@ -70,7 +68,7 @@ def history_columns(
     return {
         "step": [step] * len(plan),
         "prompt_id": [str(prompt_id) for prompt_id in plan.prompt_ids],
-        "visit": _visits(plan.prompt_ids, visits),
+        "visit": visits,
         "successes": _nullable(None if outcomes is None else np.rint(outcomes.means * outcomes.counts), len(plan)),
         "n_rollouts": counted.counts.tolist(),
         "reward_mean": _nullable(rewards.means, len(plan)),
@@ -89,16 +87,6 @@ def rows_of(columns: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
     """The rows of one step's columns, of groups that have rollouts."""
     rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
     return [row for row in rows if row["n_rollouts"] > 0]
-
-
-def _visits(prompt_ids: Sequence[PromptId], visits: Mapping[PromptId, int]) -> list[int]:
-    """The number of earlier groups of each, those of this step included."""
-    fresh: Counter[PromptId] = Counter()
-    found = []
-    for prompt_id in prompt_ids:
-        found.append(visits.get(prompt_id, 0) + fresh[prompt_id])
-        fresh[prompt_id] += 1
-    return found
 
 
 def _nullable(values: Any, length: int) -> list[Any]:
