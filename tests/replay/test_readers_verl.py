@@ -62,8 +62,9 @@ def test_the_last_output_of_a_session_is_its_reward_and_the_first_names_the_prom
 
 def test_dumps_without_uid_are_grouped_by_text(tmp_path):
     rows = [entry(1, None, q, s) for q in ("a", "b") for s in (1.0, -1.0, -1.0)]
-    log, _ = read_log(write(tmp_path / "d", {1: rows}))
+    log, report = read_log(write(tmp_path / "d", {1: rows}))
     assert groups(log) == [{content_hash("a"): (1, 3), content_hash("b"): (1, 3)}]
+    assert any("no uid" in note and "stood twice" in note for note in report.notices)
 
 
 def test_one_text_in_two_groups_of_a_step_counts_once(tmp_path):
