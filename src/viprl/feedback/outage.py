@@ -1,4 +1,9 @@
-"""Outages: rewards that collapse to zero for many prompts at once say something about the verifier, not the policy."""
+"""Outages: rewards that collapse to zero for many prompts at once say something about the verifier, not the policy.
+
+The detector decides about a whole step, for everything that learns (predictor, scores, guard, learned variance) and
+whatever the predictor. How far a predictor believes single counts of a step that passed is its own affair; see
+``viprl.prediction.trust``.
+"""
 
 from __future__ import annotations
 

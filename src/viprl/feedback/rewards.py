@@ -188,7 +188,7 @@ def detect_values(rewards: Rewards) -> tuple[float, float] | None:
 _REMEDY = (
     "declare `reward_values` if they are binary with other values, say which are successes (`success_reward` in "
     "settings, `success_at` of an allocator, or observe's `successes`), or predict the variance of real rewards "
-    "(predictor='reward_variance')"
+    "(predictor='reward_variance', RewardVariancePredictor)"
 )
 
 

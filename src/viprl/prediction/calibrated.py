@@ -15,13 +15,13 @@ from viprl.prediction.counts import Counts
 from viprl.prediction.drift import Drift
 from viprl.prediction.feature_predictor import FeaturePredictor
 from viprl.prediction.grid import NODES, LogitGrid
-from viprl.prediction.outage import diagnose, log_binomial_coefficient
 from viprl.prediction.prompts import BASE_PRIOR, PromptDistribution
 from viprl.prediction.regression import GroupedLogistic, Linear
+from viprl.prediction.trust import log_binomial_coefficient, trust_in_counts
 
 RATE_KEEP = 0.8  # share of old counts in the rate that a prompt contributes to the regression
 PATIENCE = 50  # consecutive broken steps after which they are taken for the new reality
-EXPERIENCE = 256  # prompts seen before new prompts count as evidence of an outage
+EXPERIENCE = 256  # prompts seen before new prompts count as evidence of a broken step
 FEW = 1024  # prompts
 TINY = 1e-300
 
@@ -56,7 +56,7 @@ class CalibratedPredictor(FeaturePredictor):
        weighted by how well they predicted so far.
 
     Steps in which many known prompts show no success at all (or nothing but success) are recognised as broken and
-    not learned from (``diagnose``), unless they last longer than 50 steps.
+    not learned from (``trust_in_counts``), unless they last longer than 50 steps.
 
     A step costs O(B F^2 + F^3), F < 260 without side information, whatever N is. Memory: the embeddings as given
     (a memory map stays one; only the batch's rows are read), 230 bytes a prompt of text features if texts are given,
@@ -163,7 +163,7 @@ class CalibratedPredictor(FeaturePredictor):
         """(B,) probability that each prompt's counts are real."""
         experienced = self._global["prompts"] >= EXPERIENCE
         self._global["prompts"] += int(cold.sum())
-        found = diagnose(log_predictive, counts.successes, counts.rollouts, ~cold, experienced)
+        found = trust_in_counts(log_predictive, counts.successes, counts.rollouts, ~cold, experienced)
         self._global["broken"] = found.broken
         self._global["broken_run"] = self._global["broken_run"] + 1 if found.broken > 0.5 else 0
         return np.ones(len(cold)) if self._global["broken_run"] > PATIENCE else found.trust

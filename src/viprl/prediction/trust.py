@@ -1,8 +1,9 @@
-"""Recognising steps whose rewards are broken: many prompts at once show no success (or nothing but success).
+"""How far a prompt's counts are believed: many prompts at once may show no success (or nothing but success).
 
 B prompts in the batch. In a broken step each prompt's rewards are, with probability c, all replaced by the same
 value; the step's c is inferred from the prompts whose rates are known, and each prompt's counts are then trusted with
-the probability that they are real.
+the probability that they are real. This weighs single counts inside one predictor, also where only a part of a step is
+broken; ``viprl.feedback.OutageDetector`` keeps a whole step from everything that learns, whatever the predictor.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ PRIOR = 1e-6  # of a step being broken
 NEW_WEIGHT = 0.25  # of a new prompt's evidence: prompts of one step may be alike in ways the features do not show
 
 
-class Diagnosis(NamedTuple):
+class CountTrust(NamedTuple):
     """trust (B,): probability that a prompt's counts are real; broken: probability that the step is broken."""
 
     trust: FloatArray
     broken: float
 
 
-def diagnose(
+def trust_in_counts(
     log_predictive: FloatArray,
     successes: FloatArray,
     rollouts: FloatArray,
     informed: BoolArray,
     experienced: bool = False,
-) -> Diagnosis:
+) -> CountTrust:
     """Compare 'all is well' with broken steps.
 
     Args:
@@ -59,7 +60,7 @@ def diagnose(
         score[i] = evidence @ total + np.log(1 - PRIOR if c == 0 else PRIOR / (2 * len(SHARES)))
         trust[i] = np.where(replaced, np.exp(np.minimum(genuine - total, 0.0)), 1.0)
     weights = special.softmax(score)
-    return Diagnosis(np.clip(weights @ trust, 0.0, 1.0), float(1 - weights[0]))
+    return CountTrust(np.clip(weights @ trust, 0.0, 1.0), float(1 - weights[0]))
 
 
 def log_binomial_coefficient(successes: FloatArray, rollouts: FloatArray) -> FloatArray:
