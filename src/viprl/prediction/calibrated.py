@@ -23,6 +23,7 @@ RATE_KEEP = 0.8  # share of old counts in the rate that a prompt contributes to 
 PATIENCE = 50  # consecutive broken steps after which they are taken for the new reality
 EXPERIENCE = 256  # prompts seen before new prompts count as evidence of a broken step
 FEW = 1024  # prompts
+PART = 8192  # prompts evaluated at a time, so that many candidates stay within the processor's cache
 TINY = 1e-300
 
 
@@ -106,9 +107,15 @@ class CalibratedPredictor(FeaturePredictor):
         rows = self._table.rows(ids)
         # Always in ascending order, so that the result is the same to the last bit whatever the order of the ids.
         unique, place = np.unique(rows, return_inverse=True)
-        found = self._evaluate(unique)
-        density = found.density[place]
-        return Prediction.from_nodes(np.broadcast_to(self._grid.p, density.shape), density, cold=found.cold[place])
+        parts = [self._evaluate(unique[at : at + PART]) for at in range(0, max(1, len(unique)), PART)]
+        density, cold = (
+            (parts[0].density, parts[0].cold)
+            if len(parts) == 1
+            else (np.concatenate([part.density for part in parts]), np.concatenate([part.cold for part in parts]))
+        )
+        if not np.array_equal(place, np.arange(len(density))):
+            density, cold = density[place], cold[place]
+        return Prediction.from_nodes(np.broadcast_to(self._grid.p, density.shape), density, cold=cold)
 
     def _evaluate(self, rows: IntArray) -> Evaluation:
         """Remembers its last result: observe() usually follows predict() on the same prompts."""

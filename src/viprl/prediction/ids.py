@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -39,8 +40,7 @@ class PromptIndex:
         Raises:
             UnknownPromptError: a fixed index does not know an id.
         """
-        get = self._row.get
-        rows = np.fromiter((get(i, -1) for i in ids), dtype=np.int64, count=len(ids))
+        rows = np.fromiter(map(self._row.get, ids, itertools.repeat(-1)), dtype=np.int64, count=len(ids))
         if self.fixed and len(rows) and rows.min() < 0:
             unknown = [ids[int(i)] for i in np.flatnonzero(rows < 0)]
             raise UnknownPromptError(

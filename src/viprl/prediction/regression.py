@@ -69,8 +69,8 @@ class GroupedRegression:
 
     def predict(self, x: FloatArray) -> Linear:
         """Linear predictor of features x (B, F)."""
-        spread = linalg.solve_triangular(self._factor, x.T, lower=True, check_finite=False)
-        return Linear(x @ self.weights, np.square(spread).sum(axis=0))
+        spread = x @ self._inverse.T
+        return Linear(x @ self.weights, np.einsum("bf,bf->b", spread, spread))
 
     def without(self, linear: Linear, weight: FloatArray, target: FloatArray) -> Linear:
         """The prediction that the model would make had it not seen the prompt itself (weight 0: it has not)."""
@@ -106,15 +106,15 @@ class GroupedRegression:
         if not (np.isfinite(total).all() and np.isfinite(self.pull).all() and np.isfinite(self.moments).all()):
             return False
         try:
-            self._factor = linalg.cholesky(total, lower=True, check_finite=False)
+            factor = linalg.cholesky(total, lower=True, check_finite=False)
         except linalg.LinAlgError:
             return False
-        self.weights = linalg.cho_solve((self._factor, True), self.pull + prior * self._origin, check_finite=False)
+        self.weights = linalg.cho_solve((factor, True), self.pull + prior * self._origin, check_finite=False)
+        self._inverse = linalg.lapack.dtrtri(factor, lower=1)[0]
         return bool(np.isfinite(self.weights).all() and np.abs(self.weights).max() < LARGEST_WEIGHT)
 
     def _update_precisions(self) -> None:
-        inverse = linalg.lapack.dtrtri(self._factor, lower=1)[0]
-        variances = np.square(inverse).sum(axis=0)
+        variances = np.square(self._inverse).sum(axis=0)
         for i, columns in enumerate(self._groups.values()):
             size = columns.stop - columns.start
             determined = size - self.alpha[i] * variances[columns].sum()
