@@ -124,7 +124,8 @@ def table() -> None:
         words = [f"{dead}", f"{rate:g}", objective, str(len(seeds)), f"{ours[:, -1, 1].mean():.3f}"]
         for d in (ours[:, -1, 1] - base[:, -1, 1], (ours - base)[:, :, 1].mean(1)):
             half = stats.t.ppf(0.975, len(d) - 1) * d.std(ddof=1) / np.sqrt(len(d)) if len(d) > 1 else np.nan
-            words.append("" if objective == "uniform" else f"{d.mean():+.3f} +- {half:.3f}")
+            spread = f" +- {half:.3f}" if len(d) > 1 else ""
+            words.append("" if objective == "uniform" else f"{d.mean():+.3f}{spread}")
         words.append(f"{ours[:, :, 2].mean() / base[:, :, 2].mean():.3f}")
         print("| " + " | ".join(words) + " |")
 
