@@ -69,6 +69,22 @@ def advantage_error(rows: list[Row], estimator: str) -> float:
     )
 
 
+def std_advantage_error(rows: list[Row], epsilon: float = 1e-6) -> float:
+    """The same for std-normalised GRPO on whatever the run scored, prompts weighing the same."""
+    groups, worst = groups_of(rows), 0.0
+    for members in groups.values():
+        n = len(members)
+        scores = [row["score"] for row in members]
+        mean = sum(scores) / n
+        spread = math.sqrt(sum((score - mean) ** 2 for score in scores) / (n - 1))
+        for row in members:
+            dead = spread < 1e-6
+            a = 0.0 if dead else (row["score"] - mean) / (spread + epsilon) * len(rows) / (len(groups) * n)
+            for value, mask in zip(row["advantages"], row["response_mask"], strict=True):
+                worst = max(worst, abs(value - a * mask))
+    return worst
+
+
 def mean_squared_norm(steps: list[list[Row]], keep: float = 0.95) -> float:
     """What the learned variance's overall level must be: the discounted mean over steps, groups and outcomes of the
     mean stand-in for a rollout's squared gradient norm, where c rollouts of one kind count c / (1 + (c - 1) / 2)."""

@@ -11,8 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hand import advantage_error, by_step, groups_of, log_prob_error, mean_squared_norm, question_of, sizes_of
+from hand import (
+    advantage_error,
+    by_step,
+    groups_of,
+    log_prob_error,
+    mean_squared_norm,
+    question_of,
+    sizes_of,
+    std_advantage_error,
+)
 from verl_cpu.launch import Run, overrides
+from verl_cpu.rewards import is_right
 from verl_cpu.world import read_lines
 
 pytestmark = [pytest.mark.verl, pytest.mark.slow]
@@ -98,6 +108,34 @@ def test_unequal_groups(launch: Launch, estimator: str, ranks: int) -> None:
     checkpoints = run.folder / "checkpoints"
     assert (checkpoints / "latest_checkpointed_iteration.txt").read_text() == "3"
     assert (checkpoints / "global_step_3" / "viprl.npz").is_file()
+
+
+def test_std_normalised_grpo_on_accuracy_and_format(launch: Launch) -> None:
+    """verl's most used estimator: the predictor learns the accuracy, the advantages are of the whole reward."""
+    run = launch(
+        "run",
+        "trainer.v1.trainer_mode=viprl_sync",
+        "algorithm.adv_estimator=viprl_grpo",
+        "+viprl.success_reward=acc",
+        "reward.custom_reward_function.name=accuracy_and_format",
+        data="few",
+        steps=8,
+    )
+    finish(run)
+    steps = by_step(read_lines(run.record))
+    rows = history(run)
+    assert sorted(steps) == list(range(1, 9)) and sorted({row["step"] for row in rows}) == list(range(8))
+    for step, found in steps.items():
+        own = {row["prompt_id"]: row for row in rows if row["step"] == step - 1}
+        assert std_advantage_error(found) < 1e-5
+        for members in groups_of(found).values():
+            question = question_of(members[0])
+            told = own[f"tiny/{question.split()[0][1:]}"]
+            assert told["group_size"] == len(members)
+            assert told["successes"] == sum(is_right(row["response"], question) for row in members)
+            assert told["reward_mean"] == pytest.approx(sum(row["score"] for row in members) / len(members), abs=1e-6)
+    used = [line["data"]["viprl/policy_used"] for line in read_lines(run.metrics)]
+    assert sum(used) > len(used) / 2, used
 
 
 def test_resume_after_sigkill_continues_with_the_same_plans(launch: Launch) -> None:

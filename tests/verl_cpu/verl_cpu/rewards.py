@@ -27,3 +27,11 @@ def compute_score(data_source: str, solution_str: str, ground_truth: str, extra_
     if fault in ("nan", "none") and score:
         return float("nan") if fault == "nan" else None
     return score
+
+
+def accuracy_and_format(
+    data_source: str, solution_str: str, ground_truth: str, extra_info: Any = None, **unused: Any
+) -> dict[str, float]:
+    """The commonest reward: accuracy plus a part for the format, with the accuracy told apart."""
+    right = is_right(solution_str, ground_truth)
+    return {"score": right + 0.1 * (len(solution_str) % 3), "acc": right}

@@ -39,6 +39,7 @@ from viprl.integrations.verl.setup import ID_COLUMN, allocator_of_run, prompts_o
 logger = logging.getLogger("viprl")
 
 STATE_FILE = "viprl.npz"
+EXTRA = "extra_fields"  # of a row, and what its reward function returned beside the score
 
 
 @register_trainer(TRAINER_MODE)
@@ -102,9 +103,9 @@ class AdaptiveTrainerSync(PPOTrainerSync):
         start = time.perf_counter()
         fields = ["rm_scores", *(learned.FIELDS if self.run.learns_variance else ())]
         if self.run.settings.success_function is not None:
-            fields.append("extra_fields")
+            fields.append(EXTRA)
         data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
-        columns = {field: list(data[field].unbind()) for field in fields}
+        columns = {field: list(data[field] if field == EXTRA else data[field].unbind()) for field in fields}
         self.timing_raw["viprl_fetch"] = time.perf_counter() - start
         start = time.perf_counter()
         uids = [parse_key(key)[0] for key in batch.keys]
@@ -130,7 +131,7 @@ class AdaptiveTrainerSync(PPOTrainerSync):
             self._rewards,
             tokens,
             squared_norms=norms,
-            successes=None if name is None else extra_rewards(columns["extra_fields"], name),
+            successes=None if name is None else extra_rewards(columns[EXTRA], name),
             max_missing=self.run.options.max_missing,
             step=self.global_steps,
         )
