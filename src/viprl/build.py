@@ -143,10 +143,11 @@ def _embeddings(prompts: PromptSet, texts: list[str] | None, settings: Allocatio
 def _start_from_rates(predictor: Any, prompts: PromptSet, settings: AllocationSettings) -> None:
     """Teach the rates that were measured before the run, as so many discounted rollouts."""
     rates = np.asarray(prompts.initial_rates, dtype=np.float64)
-    if settings.initial_rollouts is None:
+    behind = settings.initial_rollouts if prompts.initial_rollouts is None else prompts.initial_rollouts
+    if behind is None:
         raise ConfigurationError(
             "initial rates need `initial_rollouts`, the rollouts behind each of them, but got initial_rollouts=None"
         )
     known = np.flatnonzero(~np.isnan(rates))
-    n = np.full(len(known), settings.initial_rollouts * settings.initial_discount)
+    n = np.broadcast_to(np.asarray(behind, dtype=np.float64), rates.shape)[known] * settings.initial_discount
     predictor.observe([prompts.ids[row] for row in known], rates[known] * n, n)

@@ -57,6 +57,19 @@ def test_table_without_history(files: tuple[Path, Path], capsys: pytest.CaptureF
     assert "48 rollouts over 6 prompts by vip" in out
 
 
+def test_rates_are_a_start(files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rates = tmp_path / "rates.csv"
+    rates.write_text("prompt_id,successes,n_rollouts\n" + "".join(f"q{i},{k},32\n" for i, k in enumerate([0, 16, 32])))
+    common = ["allocate", "--prompts", str(files[0]), "--budget", "48", "--json"]
+    assert main([*common, "--rates", str(rates)]) == 0
+    printed = capsys.readouterr()
+    sizes = {row["prompt_id"]: row["group_size"] for row in json.loads(printed.out)["prompts"]}
+    assert sizes["q1"] > sizes["q0"] and sizes["q1"] > sizes["q2"] and "3 of 6 prompts start" in printed.err
+    rates.write_text("prompt_id,success_rate\nq0,0.123456\nq1,0.7182818\n")
+    assert main([*common, "--rates", str(rates)]) == 2
+    assert "how many rollouts are behind" in capsys.readouterr().err
+
+
 def test_foreign_prompts_are_counted(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     prompts, history = files
     with history.open("a") as file:

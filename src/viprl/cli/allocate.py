@@ -30,6 +30,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--history", type=Path, help="history of outcomes (viprl, TRL, verl or CSV); default: none")
     parser.add_argument("--columns", help="names in the history: step=STEP,prompt_id=ID,successes=K,n_rollouts=N")
     parser.add_argument("--embeddings", type=Path, help=".npz of `viprl embed`, or .npy with a row for each prompt")
+    parser.add_argument(
+        "--rates", type=Path, help="this model's success rates before the run (as for viprl forecast): a start"
+    )
     parser.add_argument("--text-column", help="default: the first of prompt_text, text, prompt, question, problem")
     parser.add_argument("--on-error", choices=("stop", "skip"), default="stop", help="malformed history rows")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
@@ -52,6 +55,7 @@ def run(args: argparse.Namespace) -> int:
         on_error=args.on_error,
         text_column=args.text_column,
         embeddings=args.embeddings,
+        rates=args.rates,
         say=lambda sentence: print(f"viprl allocate: {sentence}", file=sys.stderr),
     )
     print(_as_json(plan, args) if args.json else _as_text(plan, args))

@@ -29,6 +29,7 @@ class PromptSet:
         embeddings: (N, D), row r belongs to ids[r]; None leaves them to the settings' ``embedding_model``.
         side_information: name -> (N,) numbers, NaN where missing.
         initial_rates: (N,) success rates measured before the run, NaN where missing; None without any.
+        initial_rollouts: (N,) rollouts behind each; None leaves them to the settings' ``initial_rollouts``.
 
     Raises:
         InvalidInputError: an id occurs twice, or an array is not (N,).
@@ -39,6 +40,7 @@ class PromptSet:
     embeddings: Any = None
     side_information: Mapping[str, FloatArray] = field(default_factory=dict)
     initial_rates: FloatArray | None = None
+    initial_rollouts: FloatArray | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.ids, str) or not isinstance(self.ids, Sequence):
@@ -52,6 +54,8 @@ class PromptSet:
             lengths["texts"] = len(self.texts)
         if self.embeddings is not None:
             lengths["embeddings"] = len(self.embeddings)
+        if self.initial_rollouts is not None:
+            lengths["initial_rollouts"] = len(self.initial_rollouts)
         if self.initial_rates is not None:
             lengths["initial_rates"] = len(self.initial_rates)
             rates = np.asarray(self.initial_rates, dtype=np.float64)

@@ -11,10 +11,11 @@ import numpy as np
 
 from viprl.build import build_allocator
 from viprl.embeddings.files import read_vectors
-from viprl.errors import ConfigurationError
+from viprl.errors import ConfigurationError, InvalidInputError
 from viprl.plan import Plan
+from viprl.prompts import PromptSet
 from viprl.prompts.files import read_prompts
-from viprl.replay.readers import read_log
+from viprl.replay.readers import ReadReport, read_log, read_rates
 from viprl.replay.readers.report import OnError
 from viprl.settings import AllocationSettings
 
@@ -28,6 +29,7 @@ def plan_for_file(
     on_error: OnError = "stop",
     text_column: str | None = None,
     embeddings: Path | None = None,
+    rates: Path | None = None,
     say: Callable[[str], None] = lambda sentence: None,
 ) -> Plan:
     """Read prompts and history, learn step by step, allocate ``settings.budget``.
@@ -40,6 +42,7 @@ def plan_for_file(
         on_error: "stop" or "skip", what a malformed row of the history does.
         text_column: of the prompts file.
         embeddings: a file of vectors.
+        rates: success rates of this model before the run, as ``viprl forecast`` reads them; the prompts start there.
         say: takes what the user should know, sentence by sentence.
 
     Raises:
@@ -62,10 +65,35 @@ def plan_for_file(
     if embeddings is not None:
         vectors = read_vectors(embeddings, prompts.ids, found.named.first_rows, len(found.rows))
         prompts = dataclasses.replace(prompts, embeddings=vectors)
+    if rates is not None:
+        prompts = _with_rates(prompts, rates, on_error, say)
     allocator = build_allocator(prompts, settings.replace(guard=False))
     if history is not None:
         _learn(allocator.predictor, history, columns or {}, on_error, prompts.ids, path, say)
     return allocator.allocate(list(prompts.ids), budget)
+
+
+def _with_rates(prompts: PromptSet, path: Path, on_error: OnError, say: Callable[[str], None]) -> PromptSet:
+    report = ReadReport("rates", on_error)
+    told = read_rates(path, report)
+    for line in report.lines():
+        say(line)
+    if told.rollouts is None:
+        raise InvalidInputError(
+            f"{path} must say how many rollouts are behind its rates (successes and n_rollouts), which weigh the start, "
+            "but has rates alone"
+        )
+    known = {prompt_id: row for row, prompt_id in enumerate(told.prompt_ids)}
+    rows = [known.get(prompt_id, -1) for prompt_id in prompts.ids]
+    if not any(row >= 0 for row in rows):
+        raise InvalidInputError(
+            f"{path} must know some of the prompts, but no id is in both (rates: {told.prompt_ids[0]!r}, prompts: "
+            f"{prompts.ids[0]!r})"
+        )
+    say(f"{sum(row >= 0 for row in rows)} of {len(rows)} prompts start from the rates of {path}")
+    rate = np.array([told.rate[row] if row >= 0 else np.nan for row in rows])
+    behind = np.array([told.rollouts[row] if row >= 0 else 0 for row in rows], dtype=np.float64)
+    return dataclasses.replace(prompts, initial_rates=rate, initial_rollouts=behind)
 
 
 def _learn(
