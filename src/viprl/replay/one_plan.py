@@ -80,7 +80,7 @@ def _with_rates(prompts: PromptSet, path: Path, on_error: OnError, say: Callable
         say(line)
     if told.rollouts is None:
         raise InvalidInputError(
-            f"{path} must say how many rollouts are behind its rates (successes and n_rollouts), which weigh the start, "
+            f"{path} must say how many rollouts are behind its rates (successes and n_rollouts), which weigh them, "
             "but has rates alone"
         )
     known = {prompt_id: row for row, prompt_id in enumerate(told.prompt_ids)}
