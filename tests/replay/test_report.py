@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from browser import Browser, find_browser
+from pagechecks import open_browser, page_faults
 
 from viprl.evaluation import Interval
 from viprl.prompts import PromptSet
@@ -16,7 +16,7 @@ from viprl.replay import PromptPool, RecordedLog, Setting, VisitLog, compare, su
 from viprl.replay.report import write_report
 from viprl.replay.report.page import render_page
 from viprl.replay.wording import headline, label, text_table, whole
-from viprl.reports.svg import ticks
+from viprl.reports.charts import ticks
 from viprl.variance import RLOO
 
 SETTING = Setting(RLOO())
@@ -153,49 +153,10 @@ def test_a_log_whose_groups_are_all_dead_says_so():
         summarize(comparison, world, SETTING)
 
 
-OVERLAPS = """(() => {
-  const seen = [...document.querySelectorAll('h1,h2,p,dt,dd,th,td,li,figcaption,summary,svg text')]
-    .filter(e => e.getClientRects().length && !e.querySelector('h1,h2,p,dt,dd,th,td,li') && !e.closest('thead'))
-    .map(e => [e, e.getBoundingClientRect()]).filter(([e, r]) => r.width > 1 && r.height > 1);
-  const bad = [];
-  for (let i = 0; i < seen.length; i++) for (let j = i + 1; j < seen.length; j++) {
-    const [a, r] = seen[i], [b, s] = seen[j];
-    if (a.contains(b) || b.contains(a)) continue;
-    const w = Math.min(r.right, s.right) - Math.max(r.left, s.left);
-    const h = Math.min(r.bottom, s.bottom) - Math.max(r.top, s.top);
-    if (w > 1.5 && h > 1.5) bad.push(a.textContent.slice(0, 30) + ' | ' + b.textContent.slice(0, 30));
-  }
-  return bad.slice(0, 5);
-})()"""
-OUTSIDE = """[...document.querySelectorAll('body *')].filter(e => {
-  const r = e.getBoundingClientRect(); return r.width > 0 && !e.closest('thead') && !e.closest('defs')
-    && e.tagName != 'polyline' && (r.right > innerWidth + 1 || r.left < -1);
-}).slice(0, 5).map(e => e.outerHTML.slice(0, 90))"""
-SMALLEST = """Math.min(...[...document.querySelectorAll('svg text, small, td, li, p, dd, dt')].filter(e =>
-  e.getClientRects().length).map(e => { const svg = e.closest('svg');
-  const scale = svg ? svg.getBoundingClientRect().width / svg.viewBox.baseVal.width : 1;
-  return parseFloat(getComputedStyle(e).fontSize) * scale; }))"""
-CLIPPED = """[...document.querySelectorAll('svg text')].filter(e => e.getClientRects().length).filter(e => {
-  const t = e.getBoundingClientRect(), s = e.closest('svg').getBoundingClientRect();
-  return t.left < s.left - 1 || t.right > s.right + 1; }).map(e => e.textContent)"""
-CONTRAST = """(() => { const rgb = c => c.match(/[\\d.]+/g).slice(0, 3).map(Number);
-  const linear = v => { v /= 255; return v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4; };
-  const lum = c => { const [r, g, b] = rgb(c).map(linear);
-    return .2126 * r + .7152 * g + .0722 * b; };
-  const page = lum(getComputedStyle(document.body).backgroundColor);
-  return Math.min(...[...document.querySelectorAll('p,td,th,dd,dt,li,small,svg text')].map(e => {
-    const s = getComputedStyle(e), l = lum(e.closest('svg') ? s.fill : s.color);
-    return (Math.max(l, page) + .05) / (Math.min(l, page) + .05); })); })()"""
-
-
 @pytest.fixture(scope="module")
 def browser():
-    executable = find_browser()
-    if executable is None:
-        pytest.skip("no Chromium is installed")
-    opened = Browser(executable)
-    yield opened
-    opened.close()
+    with open_browser() as opened:
+        yield opened
 
 
 @pytest.mark.parametrize("width", [1280, 400])
@@ -204,13 +165,7 @@ def test_looks(browser, summary, tmp_path, width, dark):
     page = tmp_path / "report.html"
     page.write_text(render_page(summary))
     browser.open(page, width, dark=dark)
-    browser.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
-    assert browser.evaluate("document.documentElement.scrollWidth") <= width
-    assert browser.evaluate(OUTSIDE) == []
-    assert browser.evaluate(OVERLAPS) == []
-    assert browser.evaluate(CLIPPED) == []
-    assert browser.evaluate(SMALLEST) >= 11
-    assert browser.evaluate(CONTRAST) >= 4.5
+    assert page_faults(browser, width) == []
     background = browser.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (background == "rgb(255, 255, 255)") != dark
     browser.screenshot(tmp_path / "shot.png")
@@ -224,9 +179,7 @@ def test_a_report_of_few_steps_fits_too(browser, tmp_path, width):
     page = tmp_path / "report.html"
     page.write_text(render_page(few))
     browser.open(page, width)
-    browser.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
-    assert browser.evaluate("document.documentElement.scrollWidth") <= width
-    assert browser.evaluate(OVERLAPS) == [] and browser.evaluate(OUTSIDE) == []
+    assert page_faults(browser, width) == []
 
 
 def test_prints(browser, summary, tmp_path):

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from html import escape
-from importlib import resources
+
+from viprl.reports.style import style_sheet
 
 
 def page(title: str, body: str) -> str:
     """The whole page as HTML: ``body`` under one style sheet, nothing from the network."""
-    style = (resources.files("viprl.reports") / "style.css").read_text(encoding="utf-8")
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{style}</style></head><body><main>{body}</main></body></html>"
+        f"<title>{escape(title)}</title><style>{style_sheet()}</style></head><body><main>{body}</main></body></html>"
     )
 
 

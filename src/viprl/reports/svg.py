@@ -1,84 +1,105 @@
-"""Small SVG charts by hand: crisp at every size, coloured by the page's style sheet (light, dark, print)."""
+"""Charts as SVG by hand: crisp at every size, coloured by the page's style sheet (light, dark, print)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
+from zlib import crc32
 
 import numpy as np
 
 from viprl._arrays import FloatArray
+from viprl.reports.charts import Bars, Cells, Chart, Dots, Line, Spans
+from viprl.reports.style import HEAT
 
-WIDE, NARROW = 880, 344
-
-
-@dataclass(frozen=True)
-class Key:
-    """An entry of a legend: css class and text."""
-
-    css: str
-    text: str
+WIDE, NARROW, PANEL = 880, 344, 400
+LEFT, RIGHT, TOP, BOTTOM = 46, 26, 10, 46
 
 
-class Axes:
-    """One plot area with linear axes; elements are collected and come out as an ``<svg>``.
+def figure(chart: Chart) -> str:
+    """Legend and chart, drawn wide and narrow; the style sheet shows the one that fits."""
+    wide, narrow = _Drawing(chart, WIDE, 320).render(8), _Drawing(chart, NARROW, 280).render(4)
+    return f'<figure>{legend(chart)}<div class="wide">{wide}</div><div class="narrow">{narrow}</div></figure>'
 
-    Args:
-        width, height: in user units, which are pixels where the page shows the chart at its natural size.
-        x, y: ranges of the data.
-        label: for screen readers.
-    """
 
-    def __init__(
-        self,
-        width: int,
-        height: int,
-        x: tuple[float, float],
-        y: tuple[float, float],
-        *,
-        label: str,
-        left: int = 46,
-        bottom: int = 46,
-        top: int = 10,
-        right: int = 26,
-    ) -> None:
-        self.width, self.height, self.x, self.y, self.label = width, height, x, y, label
-        self.left, self.bottom, self.top, self.right = left, bottom, top, right
+def panels(charts: Sequence[tuple[str, Chart]], *, legends: bool = True) -> str:
+    """Charts with their titles side by side, below one another where the page is narrow."""
+    inner = "".join(
+        f"<figure><figcaption>{escape(title)}</figcaption>{legend(chart) if legends else ''}"
+        f"{_Drawing(chart, PANEL, 320).render(5)}</figure>"
+        for title, chart in charts
+    )
+    return f'<div class="pair">{inner}</div>'
+
+
+def legend(chart: Chart) -> str:
+    """What the chart's colours stand for; empty where nothing has a name."""
+    items = [f'<li><span class="swatch {css}"></span>{escape(name)}</li>' for css, name in chart.legend()]
+    for mark in chart.marks:
+        if isinstance(mark, Cells):
+            low, high = mark.range
+            scale = "".join(f'<span class="h{i}"></span>' for i in range(HEAT))
+            items.append(f'<li>{low:.3g}<span class="scale">{scale}</span>{high:.3g} {escape(mark.name)}</li>')
+    return f'<ul class="legend">{"".join(items)}</ul>' if items else ""
+
+
+class _Drawing:
+    """One chart in ``width`` x ``height`` user units, which are pixels where the page shows it at its natural size."""
+
+    def __init__(self, chart: Chart, width: int, height: int) -> None:
+        self.chart, self.width, self.height = chart, width, height
         self.parts: list[str] = []
-        self.clip = f"clip-{abs(hash((width, height, x, y, label))) % 10**8}"
+        self.clip = f"clip-{crc32(repr((width, chart.label)).encode())}"
+
+    def render(self, most: int) -> str:
+        """The ``<svg>``, with at most ``most`` round ticks on the x axis."""
+        chart = self.chart
+        self._grid(chart.x.marks(most), chart.y.marks(6))
+        for mark in chart.marks:
+            if isinstance(mark, Line):
+                self._line(mark.x, mark.y, f"line {mark.css}")
+            elif isinstance(mark, Bars):
+                self._bars(mark)
+            elif isinstance(mark, Dots):
+                self._dots(mark)
+            elif isinstance(mark, Spans):
+                for x, low, high in zip(mark.x, mark.low, mark.high, strict=True):
+                    self._line(np.array([x, x]), np.array([low, high]), f"span {mark.css}")
+            else:
+                self._cells(mark)
+        middle = (LEFT + self.width - RIGHT) / 2
+        title = escape(chart.x.title)
+        self.parts.append(f'<text class="title" x="{middle}" y="{self.height - 6}" text-anchor="middle">{title}</text>')
+        (x0, y1), (x1, y0) = self.at(chart.x.low, chart.y.high), self.at(chart.x.high, chart.y.low)
+        return (
+            f'<svg viewBox="0 0 {self.width} {self.height}" width="{self.width}" height="{self.height}" role="img" '
+            f'aria-label="{escape(chart.label)}"><defs><clipPath id="{self.clip}"><rect x="{x0}" y="{y1}" '
+            f'width="{x1 - x0:.2f}" height="{y0 - y1:.2f}"/></clipPath></defs>{"".join(self.parts)}</svg>'
+        )
 
     def at(self, x: float, y: float) -> tuple[float, float]:
         """Data to user units."""
-        u = (x - self.x[0]) / (self.x[1] - self.x[0])
-        v = (y - self.y[0]) / (self.y[1] - self.y[0])
-        inner_width = self.width - self.left - self.right
-        inner_height = self.height - self.top - self.bottom
-        return round(self.left + u * inner_width, 2), round(self.top + (1 - v) * inner_height, 2)
+        u = (x - self.chart.x.low) / (self.chart.x.high - self.chart.x.low)
+        v = (y - self.chart.y.low) / (self.chart.y.high - self.chart.y.low)
+        inner_width, inner_height = self.width - LEFT - RIGHT, self.height - TOP - BOTTOM
+        return round(float(LEFT + u * inner_width), 2), round(float(TOP + (1 - v) * inner_height), 2)
 
-    def grid(self, x_ticks: Sequence[tuple[float, str]], y_ticks: Sequence[tuple[float, str]]) -> None:
-        """Tick labels on both axes, lines across for y."""
+    def _grid(self, x_ticks: Sequence[tuple[float, str]], y_ticks: Sequence[tuple[float, str]]) -> None:
+        left, right, bottom = self.chart.x.low, self.chart.x.high, self.chart.y.low
         for value, text in y_ticks:
-            x0, y0 = self.at(self.x[0], value)
-            x1, _ = self.at(self.x[1], value)
-            self.parts.append(f'<line class="grid" x1="{x0}" y1="{y0}" x2="{x1}" y2="{y0}"/>')
+            x0, y0 = self.at(left, value)
+            self._segment("grid", (x0, y0), self.at(right, value))
             self.parts.append(f'<text class="tick" x="{x0 - 6}" y="{y0 + 4}" text-anchor="end">{escape(text)}</text>')
         for value, text in x_ticks:
-            x0, y0 = self.at(value, self.y[0])
-            self.parts.append(f'<line class="axis" x1="{x0}" y1="{y0}" x2="{x0}" y2="{y0 + 4}"/>')
+            x0, y0 = self.at(value, bottom)
+            self._segment("axis", (x0, y0), (x0, y0 + 4))
             self.parts.append(f'<text class="tick" x="{x0}" y="{y0 + 20}" text-anchor="middle">{escape(text)}</text>')
-        x0, y0 = self.at(self.x[0], self.y[0])
-        x1, _ = self.at(self.x[1], self.y[0])
-        self.parts.append(f'<line class="axis" x1="{x0}" y1="{y0}" x2="{x1}" y2="{y0}"/>')
+        self._segment("axis", self.at(left, bottom), self.at(right, bottom))
 
-    def x_title(self, text: str) -> None:
-        middle = (self.left + self.width - self.right) / 2
-        self.parts.append(
-            f'<text class="title" x="{middle}" y="{self.height - 6}" text-anchor="middle">{escape(text)}</text>'
-        )
+    def _segment(self, css: str, start: tuple[float, float], end: tuple[float, float]) -> None:
+        self.parts.append(f'<line class="{css}" x1="{start[0]}" y1="{start[1]}" x2="{end[0]}" y2="{end[1]}"/>')
 
-    def line(self, x: FloatArray, y: FloatArray, css: str) -> None:
-        """A polyline, broken where y is not finite."""
+    def _line(self, x: FloatArray, y: FloatArray, css: str) -> None:
         runs: list[list[str]] = [[]]
         for a, b in zip(x.tolist(), y.tolist(), strict=True):
             if np.isfinite(b):
@@ -87,57 +108,27 @@ class Axes:
                 runs.append([])
         for points in runs:
             if len(points) > 1:
-                self.parts.append(
-                    f'<polyline class="{css}" clip-path="url(#{self.clip})" points="{" ".join(points)}"/>'
-                )
+                drawn = f'clip-path="url(#{self.clip})" points="{" ".join(points)}"'
+                self.parts.append(f'<polyline class="{css}" {drawn}/>')
 
-    def bars(self, edges: FloatArray, heights: FloatArray, css: str) -> None:
-        for left, right, height in zip(edges[:-1].tolist(), edges[1:].tolist(), heights.tolist(), strict=True):
-            (x0, y0), (x1, y1) = self.at(left, self.y[0]), self.at(right, self.y[0] + height)
-            self.parts.append(
-                f'<rect class="{css}" x="{x0 + 1}" y="{y1}" width="{max(x1 - x0 - 2, 1):.2f}" height="{y0 - y1:.2f}"/>'
-            )
+    def _bars(self, bars: Bars) -> None:
+        bottom = self.chart.y.low
+        for left, right, height in zip(bars.edges[:-1], bars.edges[1:], bars.heights, strict=True):
+            (x0, y0), (x1, y1) = self.at(left, bottom), self.at(right, bottom + height)
+            self._rectangle(bars.css, x0 + 1, y1, max(x1 - x0 - 2, 1), y0 - y1)
 
-    def dots(self, x: FloatArray, y: FloatArray, radius: FloatArray, css: str) -> None:
-        for a, b, r in zip(x.tolist(), y.tolist(), radius.tolist(), strict=True):
-            cx, cy = self.at(a, b)
-            self.parts.append(f'<circle class="{css}" cx="{cx}" cy="{cy}" r="{r:.2f}"/>')
+    def _cells(self, cells: Cells) -> None:
+        for row, values in enumerate(cells.levels()):
+            for column, level in enumerate(values):
+                (x0, y0) = self.at(cells.x_edges[column], cells.y_edges[row])
+                (x1, y1) = self.at(cells.x_edges[column + 1], cells.y_edges[row + 1])
+                css = "blank" if np.isnan(level) else f"h{int(level)}"
+                self._rectangle(css, x0, y1, x1 - x0 + 0.3, y0 - y1 + 0.3)
 
-    def render(self) -> str:
-        x0, y1 = self.at(self.x[0], self.y[1])
-        x1, y0 = self.at(self.x[1], self.y[0])
-        return (
-            f'<svg viewBox="0 0 {self.width} {self.height}" width="{self.width}" height="{self.height}" role="img" '
-            f'aria-label="{escape(self.label)}"><defs><clipPath id="{self.clip}"><rect x="{x0}" y="{y1}" '
-            f'width="{x1 - x0:.2f}" height="{y0 - y1:.2f}"/></clipPath></defs>{"".join(self.parts)}</svg>'
-        )
+    def _rectangle(self, css: str, x: float, y: float, width: float, height: float) -> None:
+        self.parts.append(f'<rect class="{css}" x="{x}" y="{y}" width="{width:.2f}" height="{height:.2f}"/>')
 
-
-def ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Round numbers within [low, high], at most ``most`` of them and at least two where possible."""
-    span = high - low
-    if not np.isfinite(span) or span <= 0:
-        return [low]
-    step = 10.0 ** np.floor(np.log10(span / most))
-    for factor in (1, 2, 2.5, 5, 10, 20):
-        if span / (step * factor) <= most:
-            step *= factor
-            break
-    first = np.ceil(low / step - 1e-9) * step
-    return [float(round(first + i * step, 10)) for i in range(int((high - first) / step + 1e-9) + 1)]
-
-
-def number(value: float) -> str:
-    """A tick label without trailing zeros."""
-    return f"{value:.10g}"
-
-
-def legend(keys: Sequence[Key]) -> str:
-    """A list of colours and what they stand for."""
-    items = "".join(f'<li><span class="swatch {k.css}"></span>{escape(k.text)}</li>' for k in keys)
-    return f'<ul class="legend">{items}</ul>'
-
-
-def figure(legend_html: str, wide: str, narrow: str) -> str:
-    """A chart drawn twice, wide and narrow; the style sheet shows the one that fits."""
-    return f'<figure>{legend_html}<div class="wide">{wide}</div><div class="narrow">{narrow}</div></figure>'
+    def _dots(self, dots: Dots) -> None:
+        for x, y, radius in zip(dots.x, dots.y, dots.radius, strict=True):
+            cx, cy = self.at(x, y)
+            self.parts.append(f'<circle class="dot {dots.css}" cx="{cx}" cy="{cy}" r="{radius:.2f}"/>')

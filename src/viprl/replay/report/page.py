@@ -11,6 +11,7 @@ from viprl.replay.report.tables import calibration_table, cost_bars, rules_table
 from viprl.replay.summary import Summary
 from viprl.replay.wording import headline, label
 from viprl.reports.pages import facts, page, warnings
+from viprl.reports.svg import figure
 
 PROTOCOLS = {
     "log": "recorded run, replayed with every recorded rollout known",
@@ -86,10 +87,10 @@ def _charts(summary: Summary) -> str:
     return (
         "<h2>Gradient variance over the run</h2>"
         '<p class="lead">Relative to uniform groups, averaged over a twentieth of the run; below 1.0 is better.</p>'
-        f"{ratio_chart(summary)}"
+        f"{figure(ratio_chart(summary))}"
         "<h2>Who got the rollouts</h2>"
         '<p class="lead">Mean rollouts of a prompt in a step, by the prompt&#39;s success rate.</p>'
-        f"{spending_chart(summary)}"
+        f"{figure(spending_chart(summary))}"
         "<h2>How good the predictions were</h2>"
         '<p class="lead">Observed success rate of the visits that a predictor gave the same chance; on the dashed line '
         "it is right. Larger dots hold more visits.</p>"

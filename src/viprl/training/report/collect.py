@@ -14,7 +14,7 @@ import pandas as pd
 
 from viprl._arrays import FloatArray
 from viprl.evaluation import Interval, bootstrap_interval, paired_bootstrap_interval
-from viprl.history import parts, read_part
+from viprl.history import HISTORY_COLUMNS, parts, read_part
 from viprl.integrations.trl.mixin import HISTORY_FOLDER
 from viprl.training.run import Run
 from viprl.variance import RLOO, DrGRPO
@@ -29,7 +29,7 @@ class RunData:
     Attributes:
         steps: one row a logged step, from metrics.jsonl.
         heldout: one row an evaluation: step, heldout/sampled, heldout/greedy.
-        history: one row a prompt and step, the history schema.
+        history: one row a prompt and step, the history schema; its steps count from 0, the log's from 1.
         summary: what the run wrote at its end; None while unfinished.
     """
 
@@ -43,14 +43,29 @@ class RunData:
     def label(self) -> str:
         return self.run.name
 
+    @property
+    def predicts_success(self) -> bool:
+        """False where the predictor knows reward variances only: there are no probabilities to judge."""
+        return bool(np.isfinite(_last(self.steps, "viprl/log_loss")))
+
 
 def read_run(run: Run) -> RunData:
     """All tables of one run; only steps that were logged count."""
     rows = run.metrics.read()
     steps = pd.DataFrame([row for row in rows if "reward" in row])
     heldout = pd.DataFrame([row for row in rows if "heldout/sampled" in row])
-    history = pd.DataFrame([row for path, _, _ in parts(run.folder / HISTORY_FOLDER) for row in read_part(path)])
-    return RunData(run, steps, heldout, history, run.summary())
+    read = [row for path, _, _ in parts(run.folder / HISTORY_FOLDER) for row in read_part(path)]
+    return RunData(run, steps, heldout, pd.DataFrame(read, columns=list(HISTORY_COLUMNS)), run.summary())
+
+
+def policies_of(runs: Sequence[RunData]) -> list[str]:
+    """Policies in order of appearance; the first is the job's main one."""
+    return list(dict.fromkeys(data.run.policy for data in runs))
+
+
+def histories_of(runs: Sequence[RunData]) -> dict[str, pd.DataFrame]:
+    """Policy -> the history of all its runs."""
+    return {p: pd.concat([data.history for data in runs if data.run.policy == p]) for p in policies_of(runs)}
 
 
 def sample_variance(history: pd.DataFrame) -> FloatArray:
@@ -63,8 +78,8 @@ def sample_variance(history: pd.DataFrame) -> FloatArray:
 def variance_ratios(history: pd.DataFrame, estimator: str) -> pd.DataFrame:
     """Gradient variance relative to equal groups, by step: columns predicted and realised.
 
-    Both are ratios of sums over the prompts of a f(n_q) and a f(C/B), a predicted before the step or estimated from
-    its rollouts. GRPO is allocated by RLOO's factor.
+    Both are ratios of sums over the prompts of a f(n_q) and a f(C/B), a predicted before the step or the sample
+    variance of its rewards. GRPO is allocated by RLOO's factor.
     """
     factor = _factor(estimator)
     table = pd.DataFrame(
@@ -72,7 +87,7 @@ def variance_ratios(history: pd.DataFrame, estimator: str) -> pd.DataFrame:
             "step": history["step"],
             "n": history["group_size"].astype(float),
             "predicted": history["predicted_bernoulli_variance"].astype(float),
-            "realised": sample_variance(history),
+            "realised": history["reward_var"].astype(float),
         }
     )
     equal = table.groupby("step")["n"].transform("mean").to_numpy()
@@ -92,24 +107,35 @@ def overall_ratio(ratios: pd.DataFrame, name: str) -> float:
 
 def overhead_share(steps: pd.DataFrame) -> float:
     """Time for predicting, allocating and observing, as a share of all step time; the first step is left out."""
+    if OVERHEAD not in steps:
+        return float("nan")
     later = steps.iloc[1:] if len(steps) > 1 else steps
     return float(later[OVERHEAD].sum() / later["step_seconds"].sum())
 
 
+def used_steps(data: RunData) -> int | None:
+    """Steps whose groups were the policy's and not the guard's equal ones; None for equal groups by choice."""
+    if data.run.policy == "uniform":
+        return None
+    if "viprl/policy_used" in data.steps:
+        return round(float(data.steps["viprl/policy_used"].sum()))
+    return round(float((1 - data.steps["viprl/guard"]).sum())) if "viprl/guard" in data.steps else 0
+
+
 def summary_row(data: RunData, estimator: str) -> dict[str, Any]:
-    """What the report's table says about one run."""
+    """What the report's table says about one run; NaN where a number does not exist."""
     ratios = variance_ratios(data.history, estimator)
     row: dict[str, Any] = {
         "policy": data.run.policy,
         "seed": data.run.seed,
         "steps": int(data.steps["step"].max()),
         "rollouts": int(data.steps["rollouts"].max()),
-        "reward_last": float(data.steps["reward"].tail(10).mean()),
+        "reward_last": float(data.steps["reward"].astype(float).tail(10).mean()),
         "predicted_ratio": overall_ratio(ratios, "predicted"),
         "realised_ratio": overall_ratio(ratios, "realised"),
-        "log_loss": float(data.steps["viprl/log_loss"].iloc[-1]),
-        "log_loss_constant": float(data.steps["viprl/log_loss_constant"].iloc[-1]),
-        "guard_share": float(data.steps["viprl/guard"].mean()),
+        "log_loss": _last(data.steps, "viprl/log_loss"),
+        "log_loss_constant": _last(data.steps, "viprl/log_loss_constant"),
+        "policy_steps": used_steps(data),
         "step_seconds": float(data.steps["step_seconds"].median()),
         "overhead_share": overhead_share(data.steps),
         "finished": data.summary is not None,
@@ -125,27 +151,30 @@ def summary_row(data: RunData, estimator: str) -> dict[str, Any]:
 
 
 def differences(runs: Sequence[RunData]) -> list[dict[str, Any]]:
-    """Final held-out success, first policy minus each other one, for each seed that finished both.
+    """Final held-out success, first policy minus each other one: the mean over the seeds that finished both.
 
     The interval is over held-out prompts (paired bootstrap): it holds what would change with other prompts, not what
     would change with another seed.
     """
     finished = {(d.run.policy, d.run.seed): d for d in runs if d.summary is not None}
-    first = runs[0].run.policy
+    first, *others = policies_of(runs)
     rows = []
-    for (policy, seed), other in finished.items():
-        mine = finished.get((first, seed))
-        if policy == first or mine is None or mine.summary is None or other.summary is None:
+    for other in others:
+        seeds = [seed for policy, seed in finished if policy == other and (first, seed) in finished]
+        if not seeds:
             continue
-        theirs = dict(zip(other.summary["heldout_prompt_ids"], _rates(other), strict=True))
-        rates, paired = _rates(mine), np.array([theirs[i] for i in mine.summary["heldout_prompt_ids"]])
-        graded = ~np.isnan(rates) & ~np.isnan(paired)
-        interval = paired_bootstrap_interval(rates[graded], paired[graded])
+        pairs = [(_by_prompt(finished[first, seed]), _by_prompt(finished[other, seed])) for seed in seeds]
+        ids = sorted(pairs[0][0])
+        means = [np.mean([[pair[side][i] for i in ids] for pair in pairs], axis=0) for side in (0, 1)]
+        graded = ~np.isnan(means[0]) & ~np.isnan(means[1])
+        interval = paired_bootstrap_interval(means[0][graded], means[1][graded])
         rows.append(
             {
                 "first": first,
-                "other": policy,
-                "seed": seed,
+                "other": other,
+                "seeds": seeds,
+                "first_rate": float(means[0][graded].mean()),
+                "other_rate": float(means[1][graded].mean()),
                 "estimate": float(interval.estimate),
                 "interval": _bounds(interval),
             }
@@ -153,9 +182,19 @@ def differences(runs: Sequence[RunData]) -> list[dict[str, Any]]:
     return rows
 
 
+def _by_prompt(data: RunData) -> dict[str, float]:
+    assert data.summary is not None
+    return dict(zip(data.summary["heldout_prompt_ids"], _rates(data).tolist(), strict=True))
+
+
 def _rates(data: RunData) -> FloatArray:
     assert data.summary is not None
     return np.array([np.nan if x is None else x for x in data.summary["heldout_sampled"]], dtype=float)
+
+
+def _last(steps: pd.DataFrame, name: str) -> float:
+    known = steps[name].dropna() if name in steps else ()
+    return float(known.iloc[-1]) if len(known) else float("nan")
 
 
 def _bounds(interval: Interval) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Write the report folder: metrics, history, configuration, pictures and the page."""
+"""Write the report folder: metrics, history, configuration, charts and the page."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from typing import Any
 
 import pandas as pd
 
+from viprl._files import write_text
+from viprl.reports.png import write_png
 from viprl.training.callbacks import write_json
 from viprl.training.config import TrainConfig
-from viprl.training.report import pictures
+from viprl.training.report import charts
+from viprl.training.report.charts import Section
 from viprl.training.report.collect import RunData, differences, read_run, summary_row
-from viprl.training.report.style import Picture, draw
+from viprl.training.report.page import render_page
+from viprl.training.report.words import closing_lines
 from viprl.training.run import Run
 
 PAGE = "report.html"
@@ -25,7 +29,7 @@ def write_report(folder: Path, config: TrainConfig, runs: Sequence[Run]) -> tupl
     """Write the report of runs that have logged at least one step.
 
     Files: ``report.html`` (self-contained), ``metrics.jsonl`` and ``history.parquet`` (all runs, with columns policy
-    and seed), ``summary.json``, ``config.yaml`` and the pictures as PNG.
+    and seed), ``summary.json``, ``config.yaml`` and the charts as PNG.
 
     Returns:
         (the page, closing lines for the terminal).
@@ -38,119 +42,60 @@ def write_report(folder: Path, config: TrainConfig, runs: Sequence[Run]) -> tupl
     paired = differences(tables)
     write_json(folder / "summary.json", {"runs": [_finite(row) for row in rows], "differences": paired})
     shutil.copy(Path(config.output) / "config.yaml", folder / "config.yaml")
+    sections = make_sections(config, tables)
+    for section in sections:
+        write_png(folder / f"{section.name}.png", [chart for _, chart in section.panels])
     page = folder / PAGE
-    page.write_text(render_page(config, rows, paired, draw_pictures(folder, config, tables)), encoding="utf-8")
-    return page, closing_lines(config, rows, paired, page)
+    write_text(page, render_page(config, rows, paired, sections))
+    lines = [*closing_lines(rows, paired), f"look at {page}: did it learn, where did the rollouts go?"]
+    if (folder / "history.parquet").exists():
+        lines.append(f"the history in {folder / 'history.parquet'} is what `viprl replay` reads")
+    return page, tuple(lines)
 
 
-def draw_pictures(folder: Path, config: TrainConfig, tables: Sequence[RunData]) -> list[Picture]:
-    """All pictures that the runs' history allows."""
-    main = next(data for data in tables if data.run.policy == tables[0].run.policy)
-    drawn = [
-        draw(
-            "learning_curve",
-            "Did it learn?",
-            "Held-out prompts were in neither the training nor the warm start. Thick lines are means over seeds, thin "
-            "lines single seeds.",
-            (9.6, 3.6),
-            lambda figure, theme: pictures.paint_learning(figure, theme, tables),
-            folder,
-        )
-    ]
+def make_sections(config: TrainConfig, tables: Sequence[RunData]) -> list[Section]:
+    """All charts that the runs' history allows."""
+    main = tables[0]
+    learning = Section(
+        "learning_curve",
+        "Did it learn?",
+        "Held-out prompts were in neither the training nor the warm start. Strong lines are means over seeds, faint "
+        "lines single seeds.",
+        charts.learning(tables),
+    )
+    sections = [learning] if learning.panels else []
     if any(data.history.empty for data in tables):
-        return drawn
-    drawn += [
-        draw(
+        return sections
+    sections.append(
+        Section(
             "rollouts",
             f"Where did the rollouts go? ({main.label})",
-            "Each row of the map holds the same number of prompts, the hardest at the bottom; grey cells had no "
-            "prompt. Prompts that always fail or always succeed teach nothing; those in between should gather the "
-            "rollouts. Equal groups would be one colour.",
-            (9.6, 4.0),
-            lambda figure, theme: pictures.paint_rollouts(figure, theme, main, config.group_size),
-            folder,
-        ),
-        draw(
-            "reliability",
-            "Can the predictions be trusted?",
-            "On the diagonal, prompts predicted to succeed with probability 0.7 did so in 70 % of their rollouts. Bars "
-            "are 95 % intervals.",
-            (6.4, 4.6),
-            lambda figure, theme: pictures.paint_reliability(figure, theme, tables),
-            folder,
-        ),
-        draw(
+            "Blank cells had no prompt. Prompts that always fail or always succeed teach nothing; those in between "
+            "should gather the rollouts. Equal groups would be one colour.",
+            charts.rollouts(main, config.group_size),
+        )
+    )
+    if main.predicts_success:
+        sections.append(
+            Section(
+                "reliability",
+                "Can the predictions be trusted?",
+                "On the dashed line, prompts predicted to succeed with probability 0.7 did so in 70 % of their "
+                "rollouts. Vertical lines are 95 % intervals.",
+                [("Observed success rate by predicted probability", charts.reliability(tables))],
+            )
+        )
+    sections.append(
+        Section(
             "variance",
             "Predicted against realised variance",
-            "Left: what the allocation was based on against what the rollouts showed. Right: the sum of gradient "
-            "variances relative to equal groups of the same budget, below 1 is better; the realised one is an unbiased "
-            "estimate from the same rollouts. Where the guard holds, groups are equal and the ratio is 1. It assumes "
-            "that a rollout's gradient noise is alike for all prompts.",
-            (9.6, 3.8),
-            lambda figure, theme: pictures.paint_variance(figure, theme, tables, config.estimator),
-            folder,
-        ),
-    ]
-    return drawn
-
-
-def render_page(
-    config: TrainConfig, rows: Sequence[dict[str, Any]], paired: Sequence[dict[str, Any]], drawn: Sequence[Picture]
-) -> str:
-    """The page as one string: styles and pictures inside, nothing from the network."""
-    from importlib.resources import files
-
-    import yaml
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["rate"] = _rate
-    environment.filters["signed"] = lambda value: f"{value:+.3f}"
-    environment.filters["percent"] = lambda value: f"{100 * value:.2f} %"
-    template = environment.from_string(files(__package__).joinpath("page.html.j2").read_text(encoding="utf-8"))
-    return template.render(
-        config=config,
-        rows=rows,
-        differences=paired,
-        pictures=drawn,
-        main=rows[0],
-        source=yaml.safe_dump(config.to_dict(), sort_keys=False),
-    )
-
-
-def closing_lines(
-    config: TrainConfig, rows: Sequence[dict[str, Any]], paired: Sequence[dict[str, Any]], page: Path
-) -> tuple[str, ...]:
-    """What to look at, in a few lines."""
-    lines = [""]
-    for row in rows:
-        if "sampled_start" in row:
-            lines.append(
-                f"{row['policy']} (seed {row['seed']}): held-out success {row['sampled_start']:.3f} -> "
-                f"{row['sampled_end']:.3f} sampled, {row['greedy_start']:.3f} -> {row['greedy_end']:.3f} greedy, "
-                f"after {row['rollouts']} rollouts"
-            )
-    for pair in paired:
-        low, high = pair["interval"]
-        lines.append(
-            f"{pair['first']} - {pair['other']} (seed {pair['seed']}): {pair['estimate']:+.3f} "
-            f"[{low:+.3f}, {high:+.3f}] over held-out prompts; one seed says little about the policies"
+            "What the allocation was based on against what the rollouts' rewards showed, and what follows for the "
+            "variance relative to equal groups of the same budget: below 1 is better. Where the guard holds, groups "
+            "are equal and the ratio is 1.",
+            charts.variance(tables, config.estimator),
         )
-    main = rows[0]
-    lines += [
-        f"{main['policy']}: gradient variance relative to equal groups "
-        f"{_rate(main['predicted_ratio'])} predicted, "
-        f"{_rate(main['realised_ratio'])} realised; predicting and allocating took "
-        f"{100 * main['overhead_share']:.2f} % of the step time",
-        f"look at {page}: did it learn, where did the rollouts go, can the predictions be trusted",
-        f"the history in {page.parent / 'history.parquet'} is what `viprl replay` reads",
-    ]
-    return tuple(lines)
-
-
-def _rate(value: float) -> str:
-    """Three digits; a dash where nothing was measured (a run in which every group was dead has no variance)."""
-    return "–" if math.isnan(value) else f"{value:.3f}"
+    )
+    return sections
 
 
 def _finite(row: dict[str, Any]) -> dict[str, Any]:
