@@ -78,10 +78,6 @@ def test_allocator_of_a_run(
     changes = {"viprl.predictor": predictor, "viprl.policy": policy, "algorithm.adv_estimator": estimator}
     if registry.find("predictor", predictor).needs:
         changes |= {"viprl.embedding_model": "hashed-ngrams", "viprl.embedding_cache": str(tmp_path)}
-    if (predictor, policy, estimator) == ("reward_variance", "vip", "viprl_grpo"):
-        with pytest.raises(ConfigurationError, match="grpo divides out"):
-            check_config(make_config(changes))
-        return
     settings = check_config(make_config(changes))
     prompts = read([row(f"question {i}", i) for i in range(20)])
     allocator = allocator_of_run(prompts.prompts, settings)
