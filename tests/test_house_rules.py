@@ -15,7 +15,7 @@ SRC = Path(__file__).resolve().parents[1] / "src" / "viprl"
 
 COMMON = {"errors", "_arrays", "_files", "_parts", "_tables"}  # what every room may import
 # a folder (or top-level module) -> what it may import of viprl at run time beside the common modules
-STEPS = {"prediction", "variance", "allocation"}
+STEPS = {"prediction", "variance", "selection", "allocation"}
 CORE = STEPS | {
     "registry",
     "settings",
@@ -38,6 +38,7 @@ ALLOWED = {
     "prediction": {"prediction"},
     "variance": {"variance"},
     "allocation": {"allocation"},
+    "selection": {"selection"},
     "feedback": {"feedback", "plan", "prediction"},
     "advantages": {"feedback"},
     "history": set(),
