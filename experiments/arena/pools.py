@@ -41,9 +41,9 @@ def build(name: str, rate: Rate) -> Pool:
     elif name == "frontier":  # most are hopeless until the others are learnt
         late = [x for x in real if _last_digit(x) >= 6][: int(SIZE * 0.75)]
         chosen = late + [x for x in real if _last_digit(x) < 6][: SIZE - len(late)]
-        test = [x for x in test if _last_digit(x) >= 6][: HELD_OUT * 3 // 4] + [
-            x for x in test if _last_digit(x) < 6
-        ][: HELD_OUT // 4]
+        test = [x for x in test if _last_digit(x) >= 6][: HELD_OUT * 3 // 4] + [x for x in test if _last_digit(x) < 6][
+            : HELD_OUT // 4
+        ]
     else:
         chosen = real[: SIZE - len(hopeless)]
     chosen = chosen + hopeless

@@ -265,7 +265,9 @@ class AdaRft(Rule):
         groups = self.world.roll(ids, np.full(len(ids), self.size))
         self.world.train(groups)
         mean = float(np.mean([g.rewards.mean() for g in groups]))
-        self.target = float(np.clip(self.target + self.step_size * np.tanh(self.sensitivity * (mean - self.wanted)), 0, 100))
+        self.target = float(
+            np.clip(self.target + self.step_size * np.tanh(self.sensitivity * (mean - self.wanted)), 0, 100)
+        )
         return groups
 
 

@@ -34,7 +34,9 @@ def train(cell: str, pool: pools.Pool, seed: int, args: argparse.Namespace, obje
             p = world.held_out()
             live = float(np.mean([g.live for g in seen])) if seen else None
             distinct = len({g.prompt for g in seen})
-            curve.append([world.generated, round(float(p.mean()), 5), round(float((1 - (1 - p) ** 8).mean()), 5), live, distinct])
+            curve.append(
+                [world.generated, round(float(p.mean()), 5), round(float((1 - (1 - p) ** 8).mean()), 5), live, distinct]
+            )
             marks, seen = [m for m in marks if m > world.generated], []
         if world.generated >= args.rollouts:
             break

@@ -121,7 +121,9 @@ class TreePolicy:
         norm = self.model.model.norm.weight
         return functional.linear(functional.rms_norm(x, (x.shape[-1],), norm, self.eps), self.model.lm_head.weight)
 
-    def _layer(self, layer: Any, x: Tensor, positions: Tensor, past: Any, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _layer(
+        self, layer: Any, x: Tensor, positions: Tensor, past: Any, mask: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """One block: x (R, S, D) at positions (R, S); past keys and values (R, H, K, D/H); mask broadcast over keys."""
         rows, length, width = x.shape
         attention, mlp = layer.self_attn, layer.mlp

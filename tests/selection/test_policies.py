@@ -77,7 +77,9 @@ def test_exploration_is_a_uniform_floor() -> None:
     assert np.mean([(r.reason[dead] == EXPLORED).sum() for r in runs]) > 0.2 * 0.5 * np.mean(
         [(r.reason == EXPLORED).sum() for r in runs]
     )
-    assert not any((r.reason == EXPLORED).any() for r in [Top(floor=0.0).select(candidates(p), np.random.default_rng(0))])
+    assert not any(
+        (r.reason == EXPLORED).any() for r in [Top(floor=0.0).select(candidates(p), np.random.default_rng(0))]
+    )
 
 
 def test_who_waited_too_long_is_offered_rollouts() -> None:

@@ -2,8 +2,8 @@
 
 Every policy is a pure function of the candidates and a random generator (which the caller makes from a counter, so that
 every process draws the same). All share one frame: the price decides how many candidates are kept; overdue ones and a
-floor of uniformly drawn ones come first; the policy picks the others; the budget is divided over all kept by the value's
-marginal gains.
+floor of uniformly drawn ones come first; the policy picks the others; the budget is divided over all kept ones by the
+value's marginal gains.
 
 Notation: K candidates, C budget, L and U bounds, m kept candidates, V value of a group.
 """
@@ -228,7 +228,7 @@ class Unbiased(SelectionPolicy):
 
 
 def inclusion(weights: FloatArray, count: int, floor: float) -> FloatArray:
-    """(K,) chances min(1, max(t w, floor count/K)) with the sum ``count``, t by bisection; uniform where all w are 0."""
+    """(K,) chances min(1, max(t w, floor count/K)), of sum ``count``, t by bisection; uniform if all w are 0."""
     total = len(weights)
     least = np.full(total, floor * count / total)
     if count >= total or not weights.max(initial=0.0) > 0:

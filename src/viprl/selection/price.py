@@ -133,7 +133,7 @@ def fill(value: SaturatingValue, budget: int, lower: int, upper: int) -> IntArra
 
 
 def _take_gains(value: SaturatingValue, start: IntArray, stop: IntArray, budget: int) -> IntArray:
-    """Raise sizes from start to at most stop by the largest gains until the budget is spent; ties as equal as can be."""
+    """Raise sizes from start to at most stop by the largest gains until the budget is spent; ties to the smaller."""
     rest = budget - int(start.sum())
     result = start.copy()
     if rest <= 0:
