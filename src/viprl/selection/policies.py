@@ -152,7 +152,7 @@ class Learnability(SelectionPolicy):
 
     name = "learnability"
 
-    def __init__(self, *, sharpness: float = 2.0, floor: float = 0.1, max_rest: float | None = 4.0) -> None:
+    def __init__(self, *, sharpness: float = 4.0, floor: float = 0.1, max_rest: float | None = 4.0) -> None:
         super().__init__(floor=floor, max_rest=max_rest)
         if not 0 < sharpness < np.inf:
             raise ConfigurationError(f"0 < sharpness < infinity must hold, but got {sharpness}")
