@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import math
 import signal
 import threading
 import time
 from pathlib import Path
 from typing import Any
+
+from viprl.errors import ConfigurationError
 
 
 def add_parser(subparsers: Any) -> None:
@@ -30,8 +33,11 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM; prints one line when ready and one when stopped."""
     from viprl.tasks.search.indexes import open_index
-    from viprl.tasks.search.server import SearchServer
+    from viprl.tasks.search.server import SearchServer, check_server_settings
 
+    check_server_settings(args.port, args.top_k)
+    if not 0 <= args.grace < math.inf:
+        raise ConfigurationError(f"--grace must be a number of seconds >= 0, but got {args.grace}")
     began = time.perf_counter()
     retriever = open_index(args.corpus, args.retriever)
     if args.save_index is not None:

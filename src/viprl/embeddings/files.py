@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from viprl._files import replacing
+from viprl._files import read_arrays, replacing
 from viprl.errors import InvalidInputError
 
 FORMAT = 1
@@ -50,17 +50,14 @@ def load_embeddings(path: str | Path) -> EmbeddingFile:
     Raises:
         InvalidInputError: not such a file, or of a newer format.
     """
+    content = read_arrays(path)
     try:
-        with np.load(path, allow_pickle=False) as data:
-            content = {name: data[name] for name in data.files}
         number = int(content["format"])
         ids = tuple(str(name) for name in content["prompt_ids"])
         result = EmbeddingFile(ids, content["embeddings"], str(content["model"]), str(content["fingerprint"]))
-    except FileNotFoundError:
-        raise
-    except Exception as error:  # numpy raises many kinds on a file that is no archive
+    except (KeyError, TypeError, ValueError) as error:
         raise InvalidInputError(
-            f"{path} must be an embeddings file of `viprl embed`, but it is not: {error}"
+            f"{path} must be an embeddings file of `viprl embed`, but it holds {sorted(content)}: {error}"
         ) from error
     if number > FORMAT:
         raise InvalidInputError(f"format <= {FORMAT} must hold, but {path} has format {number}; a newer viprl wrote it")

@@ -65,8 +65,9 @@ class HashedNgrams:
         distinct, counts = np.unique(np.concatenate(features), return_counts=True)
         sign = np.where(distinct >> np.uint64(63), 1.0, -1.0)
         bucket = ((distinct >> np.uint64(8)) % np.uint64(self.dimension)).astype(np.int64)
-        vector = np.bincount(bucket, weights=sign * (1.0 + np.log(counts)), minlength=self.dimension)
-        length = np.linalg.norm(vector)
+        weights = sign * (1.0 + np.log(counts))
+        vector: NDArray[np.float64] = np.bincount(bucket, weights=weights, minlength=self.dimension).astype(np.float64)
+        length = float(np.linalg.norm(vector))
         return vector / length if length > 0 else vector
 
 

@@ -45,7 +45,8 @@ class GroupMoments:
 
     def variance(self, n: ArrayLike, estimator: str = "rloo") -> FloatArray:
         """(K,) variance of the estimator for group sizes n (K,)."""
-        return variance_curve(self.v1, self.v2, n, estimator)
+        curve: FloatArray = variance_curve(self.v1, self.v2, n, estimator)
+        return curve
 
     def standard_error(self, n: ArrayLike, estimator: str = "rloo") -> FloatArray:
         """(K,) jackknife standard error of ``variance(n)`` over rollouts."""

@@ -97,10 +97,13 @@ def save_pools(path: str | os.PathLike[str], pools: Sequence[PromptPool]) -> Non
 
 def load_pools(path: str | os.PathLike[str]) -> list[PromptPool]:
     """Read what ``save_pools`` wrote."""
-    with np.load(path, allow_pickle=False) as data:
-        pools = []
+    data = read_arrays(path)
+    pools = []
+    try:
         for q, prompt_id in enumerate(data["prompt_ids"].tolist()):
             prefix = f"proxies/{q}/"
-            own = {name[len(prefix) :]: data[name] for name in data.files if name.startswith(prefix)}
+            own = {name[len(prefix) :]: values for name, values in data.items() if name.startswith(prefix)}
             pools.append(PromptPool(prompt_id, data[f"rewards/{q}"], data[f"gram/{q}"], data[f"lengths/{q}"], own))
+    except KeyError as error:
+        raise InvalidInputError(f"{path} must hold pools as `save_pools` writes them, but lacks {error}") from error
     return pools

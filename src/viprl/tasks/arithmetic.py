@@ -64,7 +64,7 @@ class ArithmeticTask(Task):
         answers = columns["answer"]
         return [float(completion_text(c) == a) for c, a in zip(completions, answers, strict=True)]
 
-    def build_model(self, cache_dir: Path | None = None, *, log: Any = None) -> tuple[Any, Any]:
+    def build_model(self, cache_dir: Path | None = None, *, seed: int = 0, log: Any = None) -> tuple[Any, Any]:
         """(model, tokenizer) after the supervised warm start, which is trained once and cached."""
         return cached_warm_start(cache_dir, recipe=self.recipe, log=log)
 

@@ -63,7 +63,7 @@ class Task:
         """The text of each prompt, for embeddings: what the user asks, without the chat wrapper."""
         return [prompt_text(prompt) for prompt in dataset["prompt"]]
 
-    def build_model(self, cache_dir: Path | None = None, *, log: Any = None) -> tuple[Any, Any]:
+    def build_model(self, cache_dir: Path | None = None, *, seed: int = 0, log: Any = None) -> tuple[Any, Any]:
         """(model, tokenizer) of ``model: tiny``, for tasks that bring a model of their own.
 
         Raises:

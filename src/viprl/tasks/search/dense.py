@@ -133,10 +133,13 @@ class DenseRetriever:
             CheckpointError: another format, or vectors and passages that do not belong together.
         """
         source = Path(folder)
-        saved = json.loads((source / "passages.json").read_text(encoding="utf-8"))
+        try:
+            saved = json.loads((source / "passages.json").read_text(encoding="utf-8"))
+            vectors = np.load(source / "vectors.npy", mmap_mode="r")
+        except (ValueError, EOFError, SyntaxError) as error:
+            raise CheckpointError(f"an index must be whole, but {source} is damaged: {error}") from error
         if saved.get("format") != _FORMAT:
             raise CheckpointError(f"the index format must be {_FORMAT}, but {source} has {saved.get('format')!r}")
-        vectors = np.load(source / "vectors.npy", mmap_mode="r")
         if _fingerprint(vectors) != saved["fingerprint"] or len(vectors) != len(saved["passages"]):
             raise CheckpointError(f"vectors and passages of {source} must come from one `save`, but they differ")
         retriever = cls(
@@ -171,7 +174,8 @@ def sentence_encoder(model: str, *, batch_size: int = 64) -> Encoder:
 
 def _unit(rows: NDArray[Any]) -> NDArray[np.float32]:
     vectors = np.asarray(rows, np.float32)
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    lengths: NDArray[np.float32] = np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    return vectors / lengths
 
 
 def _fingerprint(vectors: NDArray[Any]) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Sized
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from viprl.errors import InvalidInputError
+from viprl.errors import ConfigurationError, InvalidInputError
 from viprl.tasks.search.batching import BatchingRetriever
 from viprl.tasks.search.passages import Hit
 from viprl.tasks.search.retrievers import RetrievalError, Retriever
@@ -30,6 +31,19 @@ class _Refused(Exception):
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
         self.status, self.detail = status, detail
+
+
+def check_server_settings(port: int, top_k: int, limits: ServerLimits | None = None) -> None:
+    """Refuse what cannot be served, before an index is read.
+
+    Raises:
+        ConfigurationError: no port, or more passages than a request may ask for.
+    """
+    most = (limits or ServerLimits()).max_top_k
+    if not 0 <= port <= 65535:
+        raise ConfigurationError(f"0 <= port <= 65535 must hold, but got {port}")
+    if not 1 <= top_k <= most:
+        raise ConfigurationError(f"1 <= top_k <= {most} must hold, but got {top_k}")
 
 
 class SearchServer:
@@ -55,9 +69,10 @@ class SearchServer:
         limits: ServerLimits | None = None,
     ) -> None:
         self.limits = limits or ServerLimits()
+        check_server_settings(port, default_top_k, self.limits)
         self.default_top_k = default_top_k
         self.retriever = BatchingRetriever(retriever)
-        self.passages = len(retriever) if hasattr(retriever, "__len__") else None
+        self.passages = len(retriever) if isinstance(retriever, Sized) else None
         self.started = time.monotonic()
         self.counts = {"requests": 0, "queries": 0, "refused": 0, "failed": 0}
         self.draining = False
@@ -208,18 +223,19 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _body(self) -> bytes:
         limit = self.server.search.limits.max_body_bytes
-        length = self.headers.get("Content-Length", "")
-        if not length.isdigit():
+        digits = self.headers.get("Content-Length", "")
+        if not (digits.isascii() and digits.isdigit()):
             self.close_connection = True  # what follows on this connection cannot be delimited
-            raise _Refused(411, "a Content-Length is needed")
-        if int(length) > limit:
+            raise _Refused(411, "a Content-Length in decimal digits is needed")
+        length = int(digits.lstrip("0")[:19] or 0)  # more digits are too large whatever they are
+        if length > limit:
             self.close_connection = True
-            self._discard(min(int(length), 8 * limit))  # a client that is still sending would not see the answer
-            raise _Refused(413, f"the body must have at most {limit} bytes, but has {length}")
-        body = self.rfile.read(int(length))
+            self._discard(min(length, 8 * limit))  # a client that is still sending would not see the answer
+            raise _Refused(413, f"the body must have at most {limit} bytes, but has {length} or more")
+        body = self.rfile.read(length)
         if self.path.split("?")[0] != "/retrieve":
             raise _Refused(404, f"no such path: {self.path}")
-        if len(body) != int(length):
+        if len(body) != length:
             self.close_connection = True
             raise _Refused(400, "the body is shorter than its Content-Length")
         return body
