@@ -150,4 +150,4 @@ def _start_from_rates(predictor: Any, prompts: PromptSet, settings: AllocationSe
         )
     known = np.flatnonzero(~np.isnan(rates))
     n = np.broadcast_to(np.asarray(behind, dtype=np.float64), rates.shape)[known] * settings.initial_discount
-    predictor.observe([prompts.ids[row] for row in known], rates[known] * n, n)
+    predictor.observe([prompts.ids[int(row)] for row in known], rates[known] * n, n)

@@ -68,7 +68,7 @@ class AllocationSettings:
         "(accuracy, while accuracy and format are trained), or a number: rewards from it on are successes. The "
         "predictor learns the success; the advantages use the whole reward.",
     )
-    reward_values: tuple[float, ...] | None = _setting(
+    reward_values: tuple[float, float] | None = _setting(
         None, "The reward of a failure and of a success. None tells {0, 1} and {-1, 1} apart by itself."
     )
     prompt_id_column: str | None = _setting(

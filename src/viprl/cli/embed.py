@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     prompts = found.named.prompts
     started = time.perf_counter()
     result = embed_with_report(
-        prompts.read_texts(),
+        prompts.read_texts() or [],
         args.model,
         None if args.no_cache else (args.cache_dir or _default_cache()),
         batch_size=args.batch_size,

@@ -105,7 +105,7 @@ def _generate(args: argparse.Namespace) -> Completions:
         if not equals:
             raise ConfigurationError(f"--set must be NAME=VALUE, but got {pair!r}")
         settings[name] = _literal(value)
-    task = RecordedTask(make_task(args.task, **settings))
+    task: Any = RecordedTask(make_task(args.task, **settings))
     model, tokenizer = load_model(args.model, task)
     held_out = evaluate_heldout(
         model, tokenizer, task, samples=args.samples, batch_size=args.batch_size, seed=args.seed

@@ -23,8 +23,10 @@ _PROBE = 1 << 20  # bytes at either end of a file that enter the fingerprint
 class Encoder(Protocol):
     """Turns texts into vectors."""
 
-    window: int | None
-    """Tokens that the encoder reads of a text; None: all."""
+    @property
+    def window(self) -> int | None:
+        """Tokens that the encoder reads of a text; None: all."""
+        ...
 
     @property
     def name(self) -> str:
@@ -153,12 +155,12 @@ class SentenceEncoder:
         from transformers.utils import logging
 
         shown = logging.is_progress_bar_enabled()
-        logging.disable_progress_bar()  # a bar for reading one small file says nothing
+        logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # a bar for reading one small file says nothing
         try:
             return SentenceTransformer(source, device=self.device)
         finally:
             if shown:
-                logging.enable_progress_bar()
+                logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 _CONTENT = {".json", ".safetensors", ".bin", ".txt", ".model", ".pt"}

@@ -135,7 +135,8 @@ def embed_with_report(
 def make_encoder(model: str | Path | Encoder) -> Encoder:
     """The encoder that ``model`` means; see ``embed``."""
     if isinstance(model, str | Path):
-        return HashedNgrams() if str(model) == "hashed-ngrams" else SentenceEncoder(model)
+        encoder: Encoder = HashedNgrams() if str(model) == "hashed-ngrams" else SentenceEncoder(model)
+        return encoder
     return model
 
 

@@ -54,7 +54,7 @@ def group_moments(rewards: ArrayLike, rows: ArrayLike, num_groups: int) -> Group
         raise InvalidInputError(f"0 <= rows < {num_groups} must hold, but got [{index.min()}, {index.max()}]")
     present = ~np.isnan(values)
     r, q = values[present], index[present]
-    count = np.bincount(q, minlength=num_groups).astype(np.int64)
+    count: IntArray = np.bincount(q, minlength=num_groups).astype(np.int64)
     low, high = np.full(num_groups, np.inf), np.full(num_groups, -np.inf)
     np.minimum.at(low, q, r)
     np.maximum.at(high, q, r)
@@ -67,10 +67,11 @@ def group_moments(rewards: ArrayLike, rows: ArrayLike, num_groups: int) -> Group
     mean[seen] = base[seen] + np.bincount(q, r - base[q], num_groups)[seen] / count[seen]
     mean = np.where(constant, base, mean)
     squares = np.where(constant[q], 0.0, r - mean[q]) ** 2
-    second, fourth = np.bincount(q, squares, num_groups), np.bincount(q, squares**2, num_groups)
+    second, fourth = (np.asarray(np.bincount(q, s, num_groups), dtype=np.float64) for s in (squares, squares**2))
     with np.errstate(divide="ignore", invalid="ignore"):
         variance = np.where(count > 1, second / (count - 1), np.nan)
-    return GroupMoments(count, mean, variance, _noise(count, variance, second, fourth), constant)
+    noise = _noise(count, np.asarray(variance, dtype=np.float64), second, fourth)
+    return GroupMoments(count, mean, variance, noise, constant)
 
 
 def _noise(count: IntArray, variance: FloatArray, second: FloatArray, fourth: FloatArray) -> FloatArray:

@@ -110,7 +110,9 @@ class Lesson:
         rewards = Rewards.of(state["rewards"], sizes[0])
         outcomes = None if state["outcomes"] is None else rewards.replaced(state["outcomes"])
         ids = tuple(state["prompt_ids"])
-        return cls(state["key"], state["step"], ids, prediction, *sizes, state["guard_holding"], rewards, outcomes)
+        used, adaptive, uniform = sizes
+        held = state["guard_holding"]
+        return cls(state["key"], state["step"], ids, prediction, used, adaptive, uniform, held, rewards, outcomes)
 
 
 class AwaitedNorms:

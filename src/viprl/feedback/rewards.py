@@ -249,4 +249,4 @@ def _numbers(group: Sequence[Any] | NDArray[Any], name: str, where: str) -> Floa
             return np.empty(0)
     if values.ndim != 1 or values.dtype.kind not in "fiub":
         raise InvalidInputError(f"{name} must be numbers, None or NaN, but {where} holds {group!r:.80}")
-    return values.astype(np.float64)
+    return np.asarray(values, dtype=np.float64)

@@ -127,7 +127,7 @@ class GradientCapture:
                 with torch.no_grad():
                     self._record(module, own, self._rows(inputs), self._rows(gradient))
 
-            output.register_hook(on_gradient)
+            output.register_hook(on_gradient)  # type: ignore[no-untyped-call]
 
         return hook
 
@@ -164,12 +164,14 @@ def layer_kind(module: nn.Module) -> str | None:
     if isinstance(module, nn.Embedding):
         return "embedding"
     name = type(module).__name__
-    if name == "Conv1D" and getattr(module, "weight", None) is not None and module.weight.dim() == 2:
+    weight = getattr(module, "weight", None)
+    if name == "Conv1D" and isinstance(weight, Tensor) and weight.dim() == 2:
         return "conv1d"
     return "norm" if name.endswith("Norm") else None
 
 
 def _use(module: nn.Module, local: str, inputs: Tensor, gradient: Tensor) -> ParameterUse:
+    layer: Any = module
     kind = layer_kind(module)
     if kind in ("linear", "conv1d") and local == "weight":
         # Conv1D keeps its weight as (I, O), so inputs and outputs change places
@@ -179,10 +181,10 @@ def _use(module: nn.Module, local: str, inputs: Tensor, gradient: Tensor) -> Par
         return DirectUse(_three(gradient).sum(1))
     if kind == "embedding":
         ids, outputs = inputs, _three(gradient)
-        padding = module.padding_idx
+        padding = layer.padding_idx
         if padding is not None:  # autograd gives the padding row no gradient
             outputs = outputs * (ids != padding).unsqueeze(-1).to(outputs.dtype)
-        return EmbeddingUse(ids, outputs, module.num_embeddings)
+        return EmbeddingUse(ids, outputs, layer.num_embeddings)
     return DirectUse(_three(_norm_slope(module, inputs) * gradient).sum(1))
 
 
@@ -196,7 +198,8 @@ def _norm_slope(module: nn.Module, inputs: Tensor) -> Tensor:
     parameters = dict(module.named_parameters(recurse=False))
     ones = {**parameters, "weight": torch.ones_like(parameters["weight"])}
     zeros = {**parameters, "weight": torch.zeros_like(parameters["weight"])}
-    return functional_call(module, ones, (inputs,)) - functional_call(module, zeros, (inputs,))
+    slope: Tensor = functional_call(module, ones, (inputs,)) - functional_call(module, zeros, (inputs,))
+    return slope
 
 
 def _unpacking(segments: Tensor) -> tuple[Tensor, Tensor]:

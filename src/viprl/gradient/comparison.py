@@ -23,16 +23,17 @@ from viprl.allocation import solve_allocation
 from viprl.errors import InvalidInputError
 from viprl.gradient.moments import variance_curve
 from viprl.gradient.pool import PromptPool
+from viprl.variance import VarianceModel
 
 
-class KnownMoments:
+class KnownMoments(VarianceModel):
     """A variance model from given constants V1, V2 (B,): the oracle's. ``prediction`` is read for its length alone."""
 
     def __init__(self, v1: ArrayLike, v2: ArrayLike, estimator: str = "rloo") -> None:
         # estimates may be negative; the solver needs a curve that a prompt could have
         self.v1 = np.maximum(np.asarray(v1, dtype=np.float64), 0.0)
         self.v2 = np.maximum(np.asarray(v2, dtype=np.float64), self.v1 / 2)
-        self.estimator = estimator
+        self._estimator = estimator
         self.name = f"known_{estimator}"
         self.convex_from: int | None = 2 if estimator == "rloo" else 4
 
@@ -41,12 +42,12 @@ class KnownMoments:
         sizes = np.asarray(n)
         if sizes.ndim == 2:
             return self.curve(prediction, sizes[0])
-        return np.asarray(variance_curve(self.v1, self.v2, sizes, self.estimator), dtype=np.float64)
+        return np.asarray(variance_curve(self.v1, self.v2, sizes, self._estimator), dtype=np.float64)
 
     def curve(self, prediction: object, sizes: ArrayLike) -> FloatArray:
         """(B, K)."""
         n = np.asarray(sizes).reshape(1, -1)
-        return np.asarray(variance_curve(self.v1[:, None], self.v2[:, None], n, self.estimator), dtype=np.float64)
+        return np.asarray(variance_curve(self.v1[:, None], self.v2[:, None], n, self._estimator), dtype=np.float64)
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ class GradientMeter:
                 self._capture.start()
                 self._consumer.reset()
                 chosen, every, mask = log_probabilities(self.model, prompt, own)
-                chosen.sum().backward()
+                chosen.sum().backward()  # type: ignore[no-untyped-call]
                 self._capture.finish()
                 if self._capture.incomplete:
                     raise ConfigurationError(

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from viprl._arrays import FloatArray
+from viprl._files import read_arrays
 from viprl.errors import InvalidInputError
 from viprl.gradient.moments import GroupMoments, OutcomeMeans, group_moments, outcome_means
 

@@ -75,7 +75,8 @@ class EmbeddingBlock:
                     raise InvalidInputError(f"`embeddings` must be finite, but row {int(rows[~sound][0])} is not")
                 largest = np.sqrt(np.finfo(centre.dtype).max)
                 result = np.nan_to_num(np.clip(x, -largest, largest) @ directions)
-        return np.clip(result, -FAR, FAR)
+        clipped: NDArray[Any] = np.clip(result, -FAR, FAR)
+        return clipped
 
 
 class LexicalBlock:

@@ -84,7 +84,9 @@ def _colour(css: str) -> str:
 def _look(css: str) -> dict[str, Any]:
     words = css.split()
     wide = {"thin": 1.0, "seed": 0.6, "other": 0.8, "uniform": 1.2, "thick": 7.0, "share": 7.0}
-    dash = next((DASHES[int(word[1:])] for word in words if word[0] == "c" and word[1:].isdigit()), ())
+    dash: tuple[float, ...] = next(
+        (DASHES[int(word[1:])] for word in words if word[0] == "c" and word[1:].isdigit()), ()
+    )
     dash = (5, 4) if "uniform" in words else (1.5, 3) if "best" in words else dash
     return {
         "color": _colour(css),

@@ -42,7 +42,7 @@ def is_plain(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return all(is_plain(item) for item in value)
     if isinstance(value, np.ndarray):
-        return value.dtype.kind != "O"
+        return bool(value.dtype.kind != "O")
     return isinstance(value, PLAIN)
 
 

@@ -41,9 +41,9 @@ class TrainConfig(AllocationSettings):
     model: str = "tiny"
     reward: str = "task"
     compare: Sequence[str] = ()
-    estimator: str | None = "rloo"
+    estimator: str = "rloo"  # type: ignore[assignment]  # a job must have one
     algorithm: str | None = None
-    budget: int | None = 256
+    budget: int = 256  # type: ignore[assignment]
     prompt_id_column: str | None = "prompt_id"
     group_size: int = 8
     steps: int | None = None

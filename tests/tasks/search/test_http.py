@@ -10,13 +10,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from viprl.errors import InvalidInputError
+from viprl.errors import ConfigurationError, InvalidInputError
 from viprl.tasks.search.batching import BatchingRetriever
 from viprl.tasks.search.http_client import HttpRetriever, parse_result
 from viprl.tasks.search.passages import Hit, Passage
 from viprl.tasks.search.prefetch import PrefetchingRetriever
 from viprl.tasks.search.retrievers import RetrievalError
-from viprl.tasks.search.server import SearchServer, ServerLimits
+from viprl.tasks.search.server import SearchServer, ServerLimits, check_server_settings
 
 
 def until(condition):
@@ -118,6 +118,23 @@ def test_unknown_path_and_missing_length(server):
     with socket.create_connection(server.address, timeout=20) as raw:
         raw.sendall(b"POST /retrieve HTTP/1.1\r\nHost: x\r\n\r\n")
         assert raw.recv(100).startswith(b"HTTP/1.1 411")
+
+
+@pytest.mark.parametrize(
+    ("length", "status"),
+    [("²", 411), ("+5", 411), ("0x10", 411), ("-1", 411), ("9" * 5000, 413), ("0" * 40 + "9" * 25, 413)],
+)
+def test_odd_content_lengths_are_refused(server, length, status):
+    with socket.create_connection(server.address, timeout=20) as raw:
+        raw.sendall(f"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode())
+        raw.shutdown(socket.SHUT_WR)
+        assert raw.recv(100).startswith(f"HTTP/1.1 {status}".encode())
+
+
+@pytest.mark.parametrize(("port", "top_k"), [(99999, 3), (-1, 3), (8000, 0), (8000, 10**6)])
+def test_what_cannot_be_served_is_refused_before_an_index_is_read(port, top_k):
+    with pytest.raises(ConfigurationError, match="must hold"):
+        check_server_settings(port, top_k)
 
 
 def test_a_silent_client_does_not_hold_its_thread():

@@ -55,10 +55,11 @@ class AdaptiveFields(_SettingsFields):  # type: ignore[misc, valid-type]
 
     def _check_adaptive(self, own_estimator: str | None) -> None:
         """Check the settings; fill in what follows from TRL's own."""
-        if self.estimator is None:
-            self.estimator = own_estimator
+        settings = self.settings
+        if settings.estimator is None and own_estimator is not None:
+            settings = settings.replace(estimator=own_estimator)
         total, group = self.generation_batch_size, self.num_generations  # type: ignore[attr-defined]
-        resolved = self.settings.for_step(total // group, total)
+        resolved = settings.for_step(total // group, total)
         for name in ("estimator", "predictor", "policy", "variance", "budget", "min_group_size", "max_group_size"):
             setattr(self, name, getattr(resolved, name))
         _one_of("norm_layers", self.norm_layers, ("default", "all"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from typing import Any
 
 from transformers import Trainer
 
@@ -112,7 +113,8 @@ def check(trainer: type) -> None:
 
 
 def _missing_text(trainer: type, name: str, fragments: Sequence[str]) -> list[str]:
-    source = inspect.getsource(_plain(getattr(trainer, name)))
+    method: Any = _plain(getattr(trainer, name))
+    source = inspect.getsource(method)
     position, found = 0, []
     for fragment in fragments:
         at = source.find(fragment, position)

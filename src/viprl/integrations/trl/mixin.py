@@ -75,6 +75,15 @@ class AdaptiveRolloutMixin(ResumableMixin):
         history: the HistoryWriter, or None.
     """
 
+    model: Any  # from here on the trainer's
+    num_generations: Any
+    reward_func_names: list[str]
+    reward_weights: Any
+    _log_completion_extra: Any
+    _metrics: Any
+    _logs: Any
+    _signature_columns: Any
+
     _config_class: type[Any]
     _parent_class: type[Any]
 
@@ -104,7 +113,7 @@ class AdaptiveRolloutMixin(ResumableMixin):
         weights.refuse_unequal_assumptions(args)
         _check_dataset(train_dataset, args)
         rule = setup.prompt_id_rule(train_dataset, args.prompt_id_column)
-        self._success = None
+        self._success: str | None = None
         binary = allocator is None and (predictor is None or predictor.reward_kind == "binary")
         if binary and kwargs.get("environment_factory") is None:  # which may bring a reward of its own
             self._choose_success(args, setup.names_of(reward_funcs), args.reward_weights)
@@ -174,7 +183,8 @@ class AdaptiveRolloutMixin(ResumableMixin):
         logs.mend(self._metrics["train"], names, rewards_per_func, rewards, rows, len(ids))
         logs.replace_last(self._logs["advantages"], advantages.tolist())
         tokens = self._gathered(output["completion_mask"].sum(dim=1))
-        metrics = self._on_main(lambda: self._learn(plan, rewards, successes, np.bincount(rows, tokens, len(ids))))
+        spent_tokens = np.asarray(np.bincount(rows, tokens, len(ids)), dtype=np.float64)
+        metrics = self._on_main(lambda: self._learn(plan, rewards, successes, spent_tokens))
         metrics["viprl/overhead_seconds"] = spent + time.perf_counter() - begun
         for name, value in metrics.items():
             if np.isfinite(value):  # loggers that write JSON choke on infinities (RLOO's variance at a group of one)

@@ -24,6 +24,10 @@ class ResumableMixin:
 
     allocator: Any
     history: HistoryWriter | None
+    args: Any  # from here on the trainer's
+    accelerator: Any
+    num_iterations: Any
+    train_dataset: Any
     _on_main: Callable[[Callable[[], Any]], Any]
     _train_sampler: Any = None
 

@@ -33,8 +33,8 @@ class AdaptiveRLOOTrainer(LearnedVarianceMixin, AdaptiveRolloutMixin, RLOOTraine
 
     _config_class = AdaptiveRLOOConfig
     _parent_class = RLOOTrainer
-    _policy_logps: torch.Tensor | None = None
-    _reference_logps: torch.Tensor | None = None
+    _policy_logps: Any = None  # (rows, tokens)
+    _reference_logps: Any = None
 
     def _is_parents_estimator(self) -> bool:
         return True

@@ -156,8 +156,8 @@ class PlanLedger:
 
 
 def _unanswered(plan: Plan) -> Answer:
-    planned = int(plan.group_sizes.sum())
-    return Answer(plan, *(np.full(planned, np.nan) for _ in range(3)), np.zeros(len(plan), dtype=np.int64))
+    rewards, norms, successes = np.full((3, int(plan.group_sizes.sum())), np.nan)
+    return Answer(plan, rewards, norms, successes, np.zeros(len(plan), dtype=np.int64))
 
 
 def _check_missing(answers: list[Answer], max_missing: float, step: int) -> None:

@@ -66,7 +66,7 @@ class AdaptiveTrainerSync(PPOTrainerSync):
         self.allocator: RolloutAllocator
         self._rewards: np.ndarray = np.zeros(0)
         super().__init__(config)
-        self.history = HistoryWriter(self.run.options.history_dir)
+        self.history = HistoryWriter(str(self.run.options.history_dir))
 
     def _init_dataloader(self) -> None:
         super()._init_dataloader()
@@ -124,7 +124,8 @@ class AdaptiveTrainerSync(PPOTrainerSync):
         self._rewards = np.array([float(row.sum()) for row in columns["rm_scores"]])
         norms = None
         if self.run.learns_variance:
-            norms = learned.squared_norms(*(columns[f] for f in learned.FIELDS), learned.token_aggregation(self.config))
+            logs, masks = (columns[field] for field in learned.FIELDS)
+            norms = learned.squared_norms(logs, masks, learned.token_aggregation(self.config))
         name = self.run.settings.success_function
         answers = self.ledger.settle(
             uids,
@@ -148,7 +149,7 @@ class AdaptiveTrainerSync(PPOTrainerSync):
     def _compute_metrics(self, batch: KVBatchMeta, metrics: dict, *args: Any, **kwargs: Any) -> None:
         super()._compute_metrics(batch, metrics, *args, **kwargs)
         if np.isnan(self._rewards).any() and not self.config.algorithm.use_kl_in_reward:
-            repair_score_metrics(metrics, self._rewards)
+            repair_score_metrics(metrics, self._rewards.tolist())
 
     def on_step_end(self) -> None:
         super().on_step_end()

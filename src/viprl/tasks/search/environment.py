@@ -37,7 +37,7 @@ class ParsedQuery(str):
         query.call = call
         return query
 
-    def __getnewargs__(self) -> tuple[ToolCall]:  # copying and pickling
+    def __getnewargs__(self) -> tuple[ToolCall]:  # type: ignore[override]  # copying and pickling
         return (self.call,)
 
 

@@ -195,7 +195,7 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def setup(self) -> None:
-        self.timeout = self.server.search.limits.idle_seconds  # a stalled client must not hold its thread for ever
+        self.timeout = self.server.search.limits.idle_seconds  # type: ignore[misc]  # a stalled client must not hold its thread for ever
         super().setup()
 
     def do_GET(self) -> None:

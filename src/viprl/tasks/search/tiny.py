@@ -202,7 +202,7 @@ def supervise(
         others = attention[:, 1:].bool() & ~own
         loss = losses[own].mean() + losses[others].mean()
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()

@@ -176,7 +176,8 @@ def _ratio(runs: Sequence[RunData], estimator: str) -> Chart:
         values.append(ratio[np.isfinite(ratio)])
     every = np.concatenate(values)
     y = Axis(float(every.min()) - 0.05, float(every.max()) + 0.05)
-    return Chart("Variance ratio by step", Axis(*ends.tolist(), f"step (sums of {window} steps)"), y, marks)
+    first, last = ends.tolist()
+    return Chart("Variance ratio by step", Axis(first, last, f"step (sums of {window} steps)"), y, marks)
 
 
 def _sizes(history: pd.DataFrame, group_size: float) -> Chart:

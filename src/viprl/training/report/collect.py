@@ -193,8 +193,8 @@ def _rates(data: RunData) -> FloatArray:
 
 
 def _last(steps: pd.DataFrame, name: str) -> float:
-    known = steps[name].dropna() if name in steps else ()
-    return float(known.iloc[-1]) if len(known) else float("nan")
+    known = steps[name].dropna().to_list() if name in steps else []
+    return float(known[-1]) if known else float("nan")
 
 
 def _bounds(interval: Interval) -> tuple[float, float]:
