@@ -206,7 +206,7 @@ def test_file_round_trip(tmp_path):
 def test_files_that_are_none(tmp_path):
     path = tmp_path / "x.npz"
     path.write_bytes(b"nothing")
-    with pytest.raises(InvalidInputError, match="must be an embeddings file"):
+    with pytest.raises(InvalidInputError, match="must be a whole"):
         load_embeddings(path)
     np.savez(path, prompt_ids=np.array(["a"]), embeddings=np.zeros((1, 2)), model="", fingerprint="", format=99)
     with pytest.raises(InvalidInputError, match="format 99"):
