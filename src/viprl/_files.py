@@ -14,6 +14,11 @@ from numpy.typing import NDArray
 
 from viprl.errors import InvalidInputError
 
+import numpy as np
+from numpy.typing import NDArray
+
+from viprl.errors import InvalidInputError
+
 
 @contextmanager
 def replacing(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO[Any]]:
@@ -61,3 +66,18 @@ def read_arrays(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
         raise
     except Exception as error:  # numpy raises many kinds on a file that is no archive
         raise InvalidInputError(f"{path} must be a whole .npz archive of arrays, but: {error}") from error
+
+
+def read_arrays(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
+    """The arrays of an .npz by name, or that of a .npy under the empty name; no pickles.
+
+    Raises:
+        InvalidInputError: a file that is neither, or is cut off or damaged.
+        OSError: no such file, or it may not be read.
+    """
+    with open(path, "rb") as file:
+        try:
+            data = np.load(file, allow_pickle=False)
+            return {"": data} if isinstance(data, np.ndarray) else {name: data[name] for name in data.files}
+        except Exception as error:  # numpy, zipfile and zlib raise many kinds on what is no array
+            raise InvalidInputError(f"{path} must be a whole .npy or .npz file, but it is not: {error}") from error

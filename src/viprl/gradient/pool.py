@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from viprl._arrays import FloatArray
 from viprl._files import read_arrays
+from viprl._files import read_arrays
 from viprl.errors import InvalidInputError
 from viprl.gradient.moments import GroupMoments, OutcomeMeans, group_moments, outcome_means
 
@@ -97,7 +98,11 @@ def save_pools(path: str | os.PathLike[str], pools: Sequence[PromptPool]) -> Non
 
 
 def load_pools(path: str | os.PathLike[str]) -> list[PromptPool]:
-    """Read what ``save_pools`` wrote."""
+    """Read what ``save_pools`` wrote.
+
+    Raises:
+        InvalidInputError: a damaged file, or one of something else.
+    """
     data = read_arrays(path)
     pools = []
     try:

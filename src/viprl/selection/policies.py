@@ -247,7 +247,7 @@ def inclusion(weights: FloatArray, count: int, floor: float) -> FloatArray:
             high = middle
         else:
             low = middle
-    return np.clip(high * scaled, least, 1.0)
+    return np.asarray(np.clip(high * scaled, least, 1.0), dtype=np.float64)
 
 
 def systematic(chances: FloatArray, draws: np.random.Generator) -> IntArray:

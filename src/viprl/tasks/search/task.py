@@ -119,7 +119,7 @@ class SearchTask(Task):
     def build_model(self, cache_dir: Path | None = None, *, seed: int = 0, log: Any = None) -> tuple[Any, Any]:
         """The synthetic world's tiny model, warm-started on first use and read from the cache afterwards."""
         if self._world is None:
-            return super().build_model(cache_dir, seed=seed, log=log)
+            return super().build_model(cache_dir, log=log)
         from transformers import AutoTokenizer, LlamaForCausalLM
 
         from viprl.tasks.search import tiny
