@@ -35,11 +35,10 @@ def test_readers_meet_the_old_file_until_the_end(tmp_path: Path) -> None:
 def test_arrays_of_a_broken_archive_are_one_clear_error(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "x.npz"
     path.write_bytes(content)
-    with pytest.raises(InvalidInputError, match=r"x\.npz must be a whole \.npz archive"):
+    with pytest.raises(InvalidInputError, match=r"x\.npz must be a whole"):
         read_arrays(path)
     np.save(tmp_path / "one.npy", np.zeros(3))
-    with pytest.raises(InvalidInputError, match="a single array"):
-        read_arrays(tmp_path / "one.npy")
+    assert read_arrays(tmp_path / "one.npy")[""].tolist() == [0, 0, 0]
     np.savez(tmp_path / "good.npz", a=np.arange(3))
     assert read_arrays(tmp_path / "good.npz")["a"].tolist() == [0, 1, 2]
     with pytest.raises(FileNotFoundError):

@@ -23,8 +23,8 @@ import numpy as np
 from world import Group, World
 
 import viprl
-from viprl.replay.rules import GRESO, MoPPS
 from viprl import selection
+from viprl.replay.rules import GRESO, MoPPS
 from viprl.selection import SaturatingValue
 
 BUDGET = 256

@@ -22,7 +22,7 @@ NEW_TOKENS = 6
 
 @dataclass
 class Samples:
-    """C rollouts: ``tokens`` (C, T) padded with -1 after the end, ``edges`` T pairs (log-probabilities (E,), edge (C,)).
+    """C rollouts: ``tokens`` (C, T) padded with -1 at the end, ``edges`` T pairs (log-probabilities (E,), edge (C,)).
 
     An edge is -1 where the rollout had ended before.
     """

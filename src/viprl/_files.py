@@ -14,11 +14,6 @@ from numpy.typing import NDArray
 
 from viprl.errors import InvalidInputError
 
-import numpy as np
-from numpy.typing import NDArray
-
-from viprl.errors import InvalidInputError
-
 
 @contextmanager
 def replacing(path: str | os.PathLike[str], mode: str = "wb") -> Iterator[IO[Any]]:
@@ -47,25 +42,6 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write a text file; see ``replacing``."""
     with replacing(path, "w") as file:
         file.write(text)
-
-
-def read_arrays(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
-    """The arrays of an .npz file by name; pickled objects are refused.
-
-    Raises:
-        InvalidInputError: the file is no whole archive.
-        FileNotFoundError: there is no such file.
-    """
-    try:
-        with open(path, "rb") as file:
-            data = np.load(file, allow_pickle=False)
-            if isinstance(data, np.ndarray):
-                raise ValueError("it is a single array")
-            return {name: data[name] for name in data.files}
-    except OSError:
-        raise
-    except Exception as error:  # numpy raises many kinds on a file that is no archive
-        raise InvalidInputError(f"{path} must be a whole .npz archive of arrays, but: {error}") from error
 
 
 def read_arrays(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:

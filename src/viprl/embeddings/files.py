@@ -77,20 +77,13 @@ def read_vectors(path: str | Path, ids: Sequence[str], rows: Sequence[int], coun
     Raises:
         InvalidInputError: no such archive, the wrong number of rows, or ids without a vector.
     """
-    path = Path(path)
-    try:
-        with open(path, "rb") as file:
-            stored = np.load(file, allow_pickle=False)
-            if isinstance(stored, np.ndarray):
-                names, vectors = None, stored
-            else:
-                names, vectors = [str(name) for name in stored["prompt_ids"]], stored["embeddings"]
-    except FileNotFoundError:
-        raise
-    except Exception as error:  # numpy raises many kinds on a file that is no array
+    content = read_arrays(path)
+    names = [str(name) for name in content["prompt_ids"]] if "prompt_ids" in content else None
+    vectors = content.get("embeddings", content.get(""))
+    if vectors is None or (names is None) != ("" in content):
         raise InvalidInputError(
-            f"{path} must be an .npy of vectors, or an .npz with `prompt_ids` and `embeddings`, but: {error}"
-        ) from error
+            f"{path} must be an .npy of vectors, or an .npz of `prompt_ids` and `embeddings`, but has {sorted(content)}"
+        )
     if vectors.ndim != 2 or vectors.dtype.kind not in "fiu" or len(vectors) != (count if names is None else len(names)):
         raise InvalidInputError(
             f"embeddings must be numbers of shape ({count if names is None else len(names)}, D), a row a prompt, but "

@@ -15,7 +15,6 @@ from numpy.typing import ArrayLike
 
 from viprl._arrays import FloatArray
 from viprl._files import read_arrays
-from viprl._files import read_arrays
 from viprl.errors import InvalidInputError
 from viprl.gradient.moments import GroupMoments, OutcomeMeans, group_moments, outcome_means
 
