@@ -8,7 +8,8 @@ A cell's name says it all: ``RULE`` or ``RULE-BxG`` with B prompts of G rollouts
     draw4, draw4^2   of 4 B candidates B drawn without replacement in proportion to E[p(1-p)] (to a power)
     keep20           through the data in order, a prompt is kept with probability min(1, E[p(1-p)] / .20)
     sat4:R           as draw4, in proportion to the saturating value of G rollouts with between-prompt noise R
-    soft4^2:R        viprl's selection (learnability, sharpness 2 (default 4), rho = R), group sizes of its own choice; best4:R is top
+    soft4^2:R        viprl's selection (learnability, sharpness 2 where the default is 4, rho = R), sizes of its own
+                     choice; best4:R is the same with the top policy
     mopps, greso, dapo, sfl, speed, adarft      the published rules, every rollout that they generate counted
 """
 
