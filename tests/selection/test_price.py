@@ -103,3 +103,13 @@ def test_fill_takes_the_largest_gains() -> None:
 def test_bounds_out_of_order_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="min_group_size <= max_group_size"):
         decide(SaturatingValue(np.ones(2), np.ones(2)), 8, 4, 3)
+
+
+def test_the_bound_holds_where_candidates_left_out_are_worth_more_than_the_price() -> None:
+    """With saturations of their own, those behind the prefix may have the higher break prices."""
+    slopes, saturation = [0.0, 0.1, 0.25, 0.05, 0.25], [0.0039, 0.2064, 0.9781, 0.0109, 0.9248]
+    problem = SaturatingValue(np.array(slopes), np.array(saturation)), 10, 4, 7
+    best = optimum(*problem)
+    decision = decide(*problem)
+    assert best == pytest.approx(0.44477, abs=1e-5)
+    assert decision.value <= best <= decision.bound

@@ -82,7 +82,8 @@ def decide(value: SaturatingValue, budget: int, lower: int, upper: int) -> Decis
     if not common:  # the best m need not be the first m, nor even among the ranked
         net = np.sort(net)[::-1]
         if most < len(value):
-            net = np.maximum(net, lower * (broken[order[-1]] - price))
+            spare = broken[order[-1]] - price  # V_q(n) <= n * break price
+            net = np.maximum(net, (upper if spare > 0 else lower) * spare)
     bounds = (price * budget + np.cumsum(net))[least - 1 :]  # of the best m candidates, m = least, ..., most
     promising = _largest(bounds, max(2, min(TRIED, WORK // least)))
     best, kept, sizes, limit = -np.inf, 0, np.zeros(0, np.int64), -np.inf
