@@ -89,7 +89,7 @@ def test_boxed_completions_are_graded_as_mathematics_by_default(capsys, tmp_path
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("c.jsonl.gz", gzip.compress(b'{"id": 1, "score": 1}\n' * 99)[:-9], "must be a whole gzip file"),
+        ("c.jsonl.gz", gzip.compress(b'{"id": 1, "score": 1}\n' * 99, mtime=0)[:-9], "must be a whole gzip file"),
         ("c.jsonl", b'{"id": 1, "score": 1}\n{"id": "\xe9", "score": 1}\n', "c.jsonl, line 2: must be UTF-8"),
         ("c.csv", b"id,score\n\xe9,1\n", "c.csv, line 2: must be UTF-8"),
         ("c.parquet", b"PAR1 no PAR1", "must be a whole parquet file"),
