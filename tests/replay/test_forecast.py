@@ -187,6 +187,41 @@ def test_the_grid_of_rates_is_found(n):
     assert rollouts_behind(np.random.default_rng(n).random(400)) is None
 
 
+def rates_of(name, rng):
+    """Rates of prompts that are all alike, p = .18, from different numbers of rollouts; or rounded away."""
+    n = {
+        "7 and 8": np.where(rng.random(1000) < 0.1, 7, 8),
+        "4, 8 and 16": rng.choice([4, 8, 16], 1000),
+        "5 to 8": rng.integers(5, 9, 1000),
+        "3, one decimal": np.full(1000, 3),
+    }[name]
+    rate = rng.binomial(n, 0.18) / n
+    return np.round(rate, 1) if "decimal" in name else rate
+
+
+@pytest.mark.parametrize("name", ["7 and 8", "4, 8 and 16", "5 to 8", "3, one decimal"])
+def test_rates_that_no_one_number_of_rollouts_explains_are_refused(name, tmp_path):
+    path = table(tmp_path, [f"q{q},{value:.17g}" for q, value in enumerate(rates_of(name, np.random.default_rng(5)))])
+    with pytest.raises(LogFormatError, match="give the columns successes and n_rollouts"):
+        read(path)
+    assert read(path, rollouts=1000 if "decimal" in name else 5040)[0].rollouts is not None
+
+
+def test_one_odd_rate_hides_no_grid(tmp_path):
+    rate = np.random.default_rng(6).binomial(8, 0.18, 500) / 8
+    rate[0] = 0.1234567
+    found, said = read(table(tmp_path, [f"q{q},{value:.17g}" for q, value in enumerate(rate)]))
+    assert "GRID k/8" in said and set(found.rollouts) == {8}
+
+
+def test_one_rollout_a_prompt_tells_nothing_and_three_little(tmp_path):
+    rng = np.random.default_rng(7)
+    with pytest.raises(LogFormatError, match="two rollouts or more"):
+        read(table(tmp_path, [f"q{q},{int(rng.random() < 0.5)}" for q in range(100)], "prompt_id,reward"))
+    _, said = read(table(tmp_path, [f"q{q},{rng.binomial(3, 0.5) / 3:.17g}" for q in range(200)]))
+    assert "MOST PROMPTS HAVE 3 ROLLOUTS" in said
+
+
 def test_a_pool_of_few_rollouts_is_as_spread_as_its_prompts():
     p = np.random.default_rng(3).beta(2, 2, 3000)
     found = rates(p, n=4)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import xlog1py, xlogy
+from scipy.stats import binom, chi2
 
 from viprl._arrays import FloatArray
 from viprl.replay.log import VisitLog
@@ -22,6 +23,13 @@ EM_ROUNDS = 300
 MANY = 32  # from so many rollouts on a rate is near enough to its probability
 LARGEST_GRID = 64  # rates k/n are told from exact ones up to this n
 FINEST = 6  # decimals that a rate is read with
+OUTLIERS = 0.01  # share of the rates that may lie off the grid of the others
+REPEATS = 3  # rates from so many per distinct value on repeat themselves, as those of few rollouts do
+IMPLAUSIBLE = 1e-6  # below this chance the counts are not those of binomials with one n
+
+
+class MixedRolloutsError(Exception):
+    """Rates of few rollouts whose numbers differ and cannot be told from the rates."""
 
 
 @dataclass(frozen=True)
@@ -87,20 +95,47 @@ def estimate_distribution(rates: Rates) -> tuple[FloatArray, FloatArray]:
 
 
 def rollouts_behind(rate: FloatArray) -> int | None:
-    """The smallest n such that all rates are k/n, as rates of n rollouts are; None where there is none up to 64.
+    """The smallest n such that the rates are k/n, as rates of n rollouts are; None where there is none up to 64.
 
-    Rates rounded to two or more decimals count as k/n where they are its rounding; they must then be so many that
-    exact rates would hardly all lie there by chance.
+    Rounded rates count as k/n where they are its rounding; they must then be so many that exact rates would hardly all
+    lie there by chance. One rate in a hundred may be another's.
+
+    Raises:
+        MixedRolloutsError: the rates repeat themselves as those of few rollouts do, but no one number of rollouts
+            explains them: they lie on no common grid, or on a common multiple whose counts no mixture of binomials has.
     """
-    inner = np.unique(rate[(rate > 0) & (rate < 1)])
-    decimals = next((d for d in range(FINEST) if np.allclose(inner, np.round(inner, d), rtol=0, atol=1e-9)), FINEST)
+    inner = rate[(rate > 0) & (rate < 1)]
+    distinct = np.unique(inner)
+    decimals = next((d for d in range(1, FINEST) if np.allclose(inner, np.round(inner, d), rtol=0, atol=1e-9)), FINEST)
     exact, rounded = 0.6 * 10.0**-FINEST, 0.5001 * 10.0**-decimals
     for n in range(1, LARGEST_GRID + 1):
-        off = np.abs(inner - np.rint(inner * n) / n).max(initial=0.0)
-        chance = min(2 * rounded * n, 1.0) ** len(inner)
-        if off <= exact or (decimals >= 2 and off <= rounded and chance < 1e-3):
-            return n
-    return None
+        off = np.abs(inner - np.rint(inner * n) / n)
+        chance = min(2 * rounded * n, 1.0) ** len(distinct)
+        if (off > exact).mean() <= OUTLIERS if len(off) else True:
+            break
+        if (off > rounded).mean() <= OUTLIERS and chance < 1e-3:
+            break
+    else:
+        if len(distinct) <= LARGEST_GRID and REPEATS * len(distinct) <= len(inner):
+            raise MixedRolloutsError
+        return None
+    if not _plausible(rate, n):
+        raise MixedRolloutsError
+    return n
+
+
+def _plausible(rate: FloatArray, n: int) -> bool:
+    """Whether counts of n can be a mixture of binomials: a chi-square test against the mixture that fits them best."""
+    k = np.rint(rate * n).astype(np.int64)
+    seen = np.bincount(k, minlength=n + 1)
+    grid, weights = estimate_distribution(Rates((), k / n, np.full(len(k), n)))
+    expected = len(k) * (binom.pmf(np.arange(n + 1)[:, None], n, grid) @ weights)
+    large = expected >= 5
+    if large.sum() < 2:
+        return True
+    seen, expected = (np.append(x[large], x[~large].sum()) for x in (seen, expected))
+    statistic = float(((seen - expected) ** 2 / np.maximum(expected, 1.0)).sum())
+    return bool(chi2.sf(statistic, len(seen) - 1) > IMPLAUSIBLE)
 
 
 def _likelihood(k: FloatArray, n: FloatArray, grid: FloatArray) -> FloatArray:

@@ -10,7 +10,7 @@ import numpy as np
 from viprl._arrays import BoolArray, FloatArray
 from viprl._tables import column_names
 from viprl.errors import ConfigurationError, InvalidInputError
-from viprl.replay.rates import Rates, rollouts_behind
+from viprl.replay.rates import MixedRolloutsError, Rates, rollouts_behind
 from viprl.replay.readers.columns import resolve
 from viprl.replay.readers.report import LogFormatError, ReadReport
 from viprl.replay.readers.rollouts import binary_rewards
@@ -127,7 +127,14 @@ def _behind(rate: FloatArray, rollouts: int | None, report: ReadReport) -> int |
                 f"{rate[np.argmax(off)]:g}"
             )
         return rollouts
-    behind = rollouts_behind(rate)
+    try:
+        behind = rollouts_behind(rate)
+    except MixedRolloutsError:
+        raise LogFormatError(
+            "it must be known how many rollouts are behind the rates: they repeat themselves as those of few rollouts "
+            "do, but no one number up to 64 explains them; give the columns successes and n_rollouts, or --rollouts N "
+            "where each is of N (a large N where they are exact)"
+        ) from None
     if behind is None:
         report.notice(
             "THE RATES ARE TAKEN AS EXACT: with few rollouts behind them they are not, and dead groups and gain come "
@@ -148,5 +155,15 @@ def _gather(ids: list[str], k: FloatArray, n: FloatArray, counted: bool, report:
     total = np.bincount(rows, n)
     if len(place) < len(rows):
         report.notice(f"{len(rows) - len(place)} rows repeat a prompt; its rows were taken together")
+    if counted and np.median(total) < 2:
+        raise LogFormatError(
+            "most prompts must have two rollouts or more, since one says nothing of how their success rates differ, "
+            f"but {int((total < 2).sum())} of {len(total)} have one"
+        )
+    if counted and np.median(total) < 4:
+        report.notice(
+            f"MOST PROMPTS HAVE {int(np.median(total))} ROLLOUTS: how their success rates differ, and so dead groups "
+            "and gain, is hardly known"
+        )
     rate = np.clip(np.bincount(rows, k) / total, 0, 1)
     return Rates(tuple(place), rate, total.astype(np.int64) if counted else None)
