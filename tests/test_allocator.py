@@ -503,3 +503,10 @@ def test_large_bounds_cost_nothing() -> None:
             for high in (10**9, 48 - 5 * 3)
         )
         np.testing.assert_array_equal(huge, exact)
+
+
+def test_uniform_groups_are_always_the_policys():
+    allocator = RolloutAllocator(DiscountedBeta(["a", "b"]), RLOO(), policy=Uniform())
+    for _ in range(3):
+        allocator.observe(allocator.allocate(["a", "b"], 16), [0.0, 1.0] * 8)
+    assert allocator.policy_steps == 3 and allocator.metrics()["viprl/policy_used"] == 1

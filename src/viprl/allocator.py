@@ -148,7 +148,7 @@ class RolloutAllocator:
             for policy in (self.policy, Uniform())
         ]
         adaptive, uniform = (np.asarray(n, dtype=np.int64) for n in sizes)
-        held = self._feedback.replaces(float(prediction.cold.mean()))
+        held = not isinstance(self.policy, Uniform) and self._feedback.replaces(float(prediction.cold.mean()))
         used = uniform if held else adaptive
         factor = 1.0 if scale is None else np.asarray(scale, dtype=np.float64)
         variance, uniform_variance, next_variance = (

@@ -109,3 +109,50 @@ def test_cold_batches_wait_for_a_first_measurement() -> None:
     other = Guard()
     other.load_state_dict(guard.state_dict())
     assert other.state() == guard.state() and other.tested
+
+
+def harmful(guard: Guard, steps: int, rng: np.random.Generator, loud: dict[int, float]) -> list[bool]:
+    """A policy at 1.5 times uniform's variance; some steps are louder than the others."""
+    held = []
+    for step in range(steps):
+        uniform = rng.gamma(4.0, 1.0, 16) * loud.get(step, 1.0)
+        values = np.stack([1.5 * uniform * rng.uniform(0.8, 1.2, 16), uniform])
+        guard.update(values, 0.01 * values[:, None] * values[None])
+        held.append(guard.holding)
+    return held
+
+
+@pytest.mark.parametrize("factor", [1e3, 1e6, 1e50])
+def test_one_loud_step_drowns_the_others_for_no_longer_than_its_share(factor: float) -> None:
+    """The loud step's own rollouts favour the policy; the guard must still find out what the others say."""
+    guard = Guard()
+    rng = np.random.default_rng(0)
+    good = np.stack([np.full(16, 0.3), np.ones(16)]) * factor
+    for _ in range(5):
+        harmful(guard, 1, rng, {})
+    guard.update(good, 0.01 * good[:, None] * good[None])
+    assert harmful(guard, 30, rng, {})[-1] and guard.state().ratio > 1
+
+
+@pytest.mark.parametrize("factor", [1e160, 1e300])
+def test_numbers_beyond_any_scale_leave_the_guard_as_it_was(factor: float) -> None:
+    guard, other = Guard(), Guard()
+    for each in (guard, other):
+        harmful(each, 5, np.random.default_rng(0), {})
+    with np.errstate(all="ignore"):
+        wild = np.full((2, 16), factor)
+        guard.update(wild, wild[:, None] * wild[None] * factor)
+    for name, value in other.state_dict().items():
+        np.testing.assert_array_equal(guard.state_dict()[name], value)
+    assert np.isfinite(guard.state().standard_error)
+
+
+def test_ordinary_steps_are_never_made_quieter() -> None:
+    guard = Guard()
+    rng = np.random.default_rng(1)
+    sums = np.zeros(2)
+    for _ in range(40):
+        values = rng.gamma(0.3, 1.0, (2, 16))
+        guard.update(values, 0 * values[:, None] * values[None])
+        sums = guard.keep * sums + values.sum(axis=1)
+    np.testing.assert_allclose(guard.state_dict()["sums"][:2], sums)

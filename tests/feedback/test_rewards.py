@@ -94,3 +94,21 @@ def test_masks_and_tensors_are_read() -> None:
     for tensor in (half, graded):
         for rewards in (tensor, list(tensor), [tensor[:2], tensor[2:]]):
             np.testing.assert_array_equal(read_rewards(rewards, np.array([2, 2])).flat, [1, 0, 0.5, 0])
+
+
+def test_rewards_beyond_arithmetic_are_refused_before_anything_is_learnt():
+    from viprl import RLOO, DiscountedBeta, RewardVariancePredictor, RolloutAllocator
+
+    for predictor in (RewardVariancePredictor(prompt_ids=["a", "b"]), DiscountedBeta(["a", "b"])):
+        allocator = RolloutAllocator(predictor, RLOO())
+        plan = allocator.allocate(["a", "b"], 8)
+        for huge in (1e71, -1e160, 1e308):
+            with pytest.raises(InvalidInputError, match="must lie within"):
+                allocator.observe(plan, [0.0] * 7 + [huge])
+        assert allocator.step == 0
+        allocator.observe(plan, [0.0, 1.0] * 4)
+
+
+def test_two_values_are_offered_as_reward_values():
+    with pytest.raises(InvalidInputError, match=r"successes must.*reward_values=\[0, 2\]"):
+        detect_values(read_rewards([[0.0, 2.0]], np.array([2])), "successes")

@@ -154,3 +154,27 @@ def test_dense_rewards_have_ways(options: dict[str, str], scale: str, base: Path
         threshold = run.last_step.rewards >= 1.1 - 1e-6
         n = [int(threshold[run.last_step.rows == q].sum()) for q in range(6)]
         assert [row["successes"] for row in run.allocator.history_rows()] == n
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["accuracy_reward", "format_reward"], "accuracy_reward"),
+        (["MathAccuracyReward", "LengthReward"], "MathAccuracyReward"),
+        (["correctness_reward_func", "xmlcount_reward_func"], "correctness_reward_func"),
+        (["reward_success", "incorrect_penalty"], "reward_success"),
+        (["incorrect_penalty", "format"], None),
+        (["inaccuracy_reward", "format"], None),
+        (["not_solved", "format"], None),
+        (["accuracy_a", "accuracy_b"], None),
+    ],
+)
+def test_which_name_says_success(names: list[str], found: str | None) -> None:
+    from viprl import AllocationSettings
+    from viprl.integrations.trl.setup import success_of
+
+    if found is not None:
+        assert success_of(AllocationSettings(), names) == found
+        return
+    with pytest.raises(ConfigurationError, match="must say what success is"):
+        success_of(AllocationSettings(), names)

@@ -15,6 +15,8 @@ import numpy as np
 
 from viprl._arrays import FloatArray
 
+LOUDEST = 10.0
+
 
 @dataclass(frozen=True)
 class GuardState:
@@ -41,6 +43,9 @@ class Guard:
     ``ratio - start * error > 1`` and ends when ``ratio + end * error < 1``: quick to hold, since uniform groups cost
     little.
 
+    A step counts at most ``LOUDEST`` times the mean of the steps before it: rewards whose scale jumps for once would
+    drown all others for a hundred steps. Steps beyond any number are left out.
+
     One step of faith is refused too: a batch of mostly cold prompts gets uniform groups until unequal ones have been
     tried on paper once. An over-confident predictor does its worst there (a ratio above 2), a good one wins least.
     """
@@ -50,6 +55,7 @@ class Guard:
         self.holding = False
         self.tested = False  # whether any unequal allocation was measured yet
         self._sums = np.zeros(3)  # discounted variance of the policy's groups, of uniform ones, of those that were used
+        self._weight = 0.0  # discounted number of steps in the sums
         self._products = np.zeros(4)  # doubly discounted (co)variances of the first two (pp, pu, uu); uniform's squares
 
     def replaces(self, cold_share: float) -> bool:
@@ -70,11 +76,18 @@ class Guard:
         policy, uniform = values[:, fine]
         if uniform.sum() <= 0:
             return  # a dead batch says nothing about the allocation
+        step = np.array([policy.sum(), uniform.sum(), (uniform if held else policy).sum()])
+        with np.errstate(over="ignore", invalid="ignore"):
+            (pp, pu), (_, uu) = noise[:, :, fine].sum(axis=2)
+            products = np.array([pp, pu, uu, float(uniform @ uniform)])
+        if not (np.isfinite(step).all() and np.isfinite(products).all()):
+            return
+        loudness = step[1] * self._weight / (LOUDEST * self._sums[1]) if self._weight else 0.0
+        quieter = 1.0 / max(1.0, loudness)
         self.tested = self.tested or unequal
-        step = [policy.sum(), uniform.sum(), (uniform if held else policy).sum()]
-        self._sums = self.keep * self._sums + np.array(step)
-        (pp, pu), (_, uu) = noise[:, :, fine].sum(axis=2)
-        self._products = self.keep**2 * self._products + np.array([pp, pu, uu, float(uniform @ uniform)])
+        self._weight = self.keep * self._weight + 1.0
+        self._sums = self.keep * self._sums + quieter * step
+        self._products = self.keep**2 * self._products + quieter**2 * products
         state = self.state()
         if self.holding:
             self.holding = not state.ratio + self.end * state.standard_error < 1
@@ -94,8 +107,15 @@ class Guard:
         return GuardState(float(ratio), error, float(used / uniform), self.holding)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"holding": self.holding, "tested": self.tested, "sums": self._sums, "products": self._products}
+        return {
+            "holding": self.holding,
+            "tested": self.tested,
+            "weight": self._weight,
+            "sums": self._sums,
+            "products": self._products,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.holding, self.tested = bool(state["holding"]), bool(state["tested"])
+        self._weight = float(state["weight"])
         self._sums, self._products = np.array(state["sums"], float), np.array(state["products"], float)

@@ -19,6 +19,7 @@ from viprl.feedback.groups import SAME_REWARD, GroupMoments, group_moments
 from viprl.prediction.base import Prediction
 
 BINARY_VALUES = ((0.0, 1.0), (-1.0, 1.0))
+LARGEST = 1e70
 
 
 @dataclass(frozen=True)
@@ -108,11 +109,14 @@ def read_flat(values: Any, group_sizes: NDArray[np.int64], name: str = "rewards"
         name: what errors call the numbers.
 
     Raises:
-        InvalidInputError: wrong number of groups or rollouts, an infinite value, or something that is no number.
+        InvalidInputError: wrong number of groups or rollouts, a value that is infinite or beyond ``LARGEST``, or
+            something that is no number.
     """
     flat = _flat(_as_numpy(values), np.asarray(group_sizes), name)
     if np.isinf(flat).any():
         raise InvalidInputError(f"{name} must be finite or missing, but got {int(np.isinf(flat).sum())} infinite ones")
+    if np.nanmax(np.abs(flat), initial=0.0) > LARGEST:  # fourth powers must stay numbers
+        raise InvalidInputError(f"{name} must lie within +-{LARGEST:g}, but got {flat[np.nanargmax(np.abs(flat))]:g}")
     return flat
 
 
@@ -147,11 +151,12 @@ def read_outcomes(
         return rewards.replaced(np.where(np.isnan(rewards.flat), np.nan, rewards.flat >= at)), reward_values
     else:
         source = rewards
-    values = reward_values or detect_values(source)
-    return to_successes(source, values or (0.0, 1.0)), values
+    name = "rewards" if given is None else "successes"
+    values = reward_values or detect_values(source, name)
+    return to_successes(source, values or (0.0, 1.0), name), values
 
 
-def to_successes(rewards: Rewards, reward_values: tuple[float, float]) -> Rewards:
+def to_successes(rewards: Rewards, reward_values: tuple[float, float], name: str = "rewards") -> Rewards:
     """Rewards mapped from (low, high) to {0, 1}.
 
     Raises:
@@ -161,13 +166,13 @@ def to_successes(rewards: Rewards, reward_values: tuple[float, float]) -> Reward
     odd = [v for v in rewards.values if v not in (low, high)]
     if odd:
         raise InvalidInputError(
-            f"rewards must be {low:g} or {high:g} for a predictor of success probabilities, but got {odd[0]:g}; "
+            f"{name} must be {low:g} or {high:g} for a predictor of success probabilities, but got {odd[0]:g}; "
             f"{_REMEDY}"
         )
     return rewards if (low, high) == (0.0, 1.0) else rewards.replaced((rewards.flat - low) / (high - low))
 
 
-def detect_values(rewards: Rewards) -> tuple[float, float] | None:
+def detect_values(rewards: Rewards, name: str = "rewards") -> tuple[float, float] | None:
     """Which binary pair the rewards belong to; None while all present are 1 (both pairs fit) or none is present.
 
     Raises:
@@ -179,9 +184,14 @@ def detect_values(rewards: Rewards) -> tuple[float, float] | None:
     for pair in BINARY_VALUES:
         if all(v in pair for v in values):
             return pair
+    two = (
+        f"reward_values=[{values[0]:g}, {values[1]:g}] if these are failure and success; or "
+        if len(values) == 2
+        else ""
+    )
     raise InvalidInputError(
-        "rewards must all be in {0, 1} or all in {-1, 1} for a predictor of success probabilities, but got "
-        f"{len(values)} distinct values in [{values[0]:g}, {values[-1]:g}]; {_REMEDY}"
+        f"{name} must all be in {{0, 1}} or all in {{-1, 1}} for a predictor of success probabilities, but got "
+        f"{len(values)} distinct values in [{values[0]:g}, {values[-1]:g}]; {two}{_REMEDY}"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,8 +17,9 @@ logger = logging.getLogger("viprl")
 
 ID_COLUMNS = ("extra_info", "data_source", "index")
 
-# a reward function whose name has one of these words is taken for the success where several are trained
+# a reward function whose name has one of these words, and none of those, is the success where several are trained
 SUCCESS_WORDS = ("accuracy", "correct", "success", "solved", "exact_match")
+NOT_SUCCESS = ("penalty", "not_", "non_", "no_", "wrong", "_error")
 
 
 def prompt_id_rule(dataset: Any, id_column: str | None) -> PromptIdRule:
@@ -106,7 +108,7 @@ def success_of(
         functions = [name for name, weight in zip(functions, weights, strict=True) if weight != 0]
     if len(functions) < 2 or settings.success_at is not None or settings.real_rewards:
         return None
-    telling = [name for name in functions if any(word in name.lower() for word in SUCCESS_WORDS)]
+    telling = [name for name in functions if _tells_success(name)]
     if len(telling) == 1:
         logger.info("of the reward functions %s, %r is the success that is predicted", listed, telling[0])
         return telling[0]
@@ -117,6 +119,13 @@ def success_of(
         f"from which on their sum is a success, but got success_reward=None and {listed}; "
         f"for example success_reward={functions[0]!r}"
     )
+
+
+def _tells_success(name: str) -> bool:
+    """A success word begins a word of the name ("incorrect" holds none) and nothing in it says the opposite."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    found = re.search(rf"(?:^|[^a-z])(?:{'|'.join(SUCCESS_WORDS)})", words)
+    return found is not None and not any(word in words for word in NOT_SUCCESS)
 
 
 def _columns(dataset: Any) -> list[str] | None:
