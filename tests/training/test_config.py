@@ -55,6 +55,9 @@ def test_a_task_name_alone_takes_settings_by_override(write_config):
         ("step=3", "'steps'"),
         ("trainer.learning_rat=1", "'trainer.learning_rate'"),
         ("learning_rate=1", "'trainer.learning_rate'"),
+        ("trainer.lr=1", "'trainer.learning_rate'"),
+        ("lr=1", "'trainer.learning_rate'"),
+        ("trainer.epochs=1", "'trainer.num_train_epochs'"),
         ("policy=vipp", "'vip'"),
     ],
 )

@@ -18,6 +18,7 @@ pytest.importorskip("trl")
 pytest.importorskip("matplotlib")
 
 from viprl.cli import main
+from viprl.errors import ConfigurationError, InvalidInputError
 from viprl.history import HISTORY_COLUMNS
 from viprl.reports.progress import Progress
 from viprl.training import load_config, run_job
@@ -127,6 +128,18 @@ def test_a_reward_file_and_micro_batches(write_config, tmp_path: Path):
     run_job(load_config(path), progress=Progress())
     rows = [r for r in metrics(tmp_path / "job" / "vip-seed0") if "reward" in r]
     assert "rewards/even/mean" in rows[0] and [r["step"] for r in rows] == [1, 2]
+
+
+def test_a_job_that_failed_before_its_first_step_may_be_corrected(write_config, tmp_path: Path):
+    (tmp_path / "dense.py").write_text(
+        "def score(completions, **columns):\n    return [0.3 + i for i in range(len(completions))]\n"
+    )
+    path = write_config(steps=1, eval_every=0)
+    with pytest.raises(InvalidInputError, match="success_reward"):
+        run_job(load_config(path, [f"reward={tmp_path / 'dense.py'}:score"]))
+    assert run_job(load_config(path)).finished
+    with pytest.raises(ConfigurationError, match="holds a job"):
+        run_job(load_config(path))
 
 
 def test_the_page_in_a_browser(write_config, tmp_path: Path):

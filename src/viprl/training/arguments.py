@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+import typing
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,33 @@ def trainer_arguments(
         "embedding_cache": str(cache / "embeddings"),
     }
     return {**defaults, **_batches(config), **given, **fixed}
+
+
+def check_types(kind: type[Any], values: Mapping[str, Any]) -> None:
+    """Numbers must be numbers: TRL and transformers take any value and fail where it is first used.
+
+    Args:
+        kind: TRL's config class.
+        values: what a user put under ``trainer``.
+
+    Raises:
+        ConfigurationError: a value that is not of its field's type, where that is a plain one.
+    """
+    hints = typing.get_type_hints(kind)
+    for name, value in values.items():
+        allowed = set(typing.get_args(hints.get(name))) or {hints.get(name)}
+        if not allowed <= {bool, int, float, type(None)}:
+            continue
+        fits = (
+            (value is None and type(None) in allowed)
+            or (isinstance(value, bool) and bool in allowed)
+            or (isinstance(value, int) and not isinstance(value, bool) and bool(allowed & {int, float}))
+            or (isinstance(value, float) and float in allowed)
+        )
+        if not fits:
+            words = {bool: "true or false", int: "an integer", float: "a number", type(None): "null"}
+            listed = " or ".join(words[t] for t in (bool, int, float, type(None)) if t in allowed)
+            raise ConfigurationError(f"trainer.{name} must be {listed}, but got {value!r}")
 
 
 def _batches(config: TrainConfig) -> dict[str, int]:

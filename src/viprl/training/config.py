@@ -115,8 +115,20 @@ class TrainConfig(AllocationSettings):
             if key in OWNED:
                 raise ConfigurationError(f"trainer.{key} is set by {OWNED[key]!r}, but got it under `trainer`")
             if key not in known:
-                raise ConfigurationError(_unknown(f"trainer.{key}", [f"trainer.{k}" for k in known]))
+                free = [name for name in known if name not in OWNED]
+                close = [SHORT[key]] if key in SHORT else difflib.get_close_matches(key, free, n=1, cutoff=0.6)
+                nearest = f"; nearest: {f'trainer.{close[0]}'!r}" if close else ""
+                raise ConfigurationError(f"every key must be one that is known, but got 'trainer.{key}'{nearest}")
 
+
+# what people write for fields of TRL's config
+SHORT = {
+    "lr": "learning_rate",
+    "batch_size": "per_device_train_batch_size",
+    "epochs": "num_train_epochs",
+    "max_tokens": "max_completion_length",
+    "max_new_tokens": "max_completion_length",
+}
 
 # fields of TRL's config that follow from ours
 OWNED = {
@@ -246,8 +258,8 @@ def _assign(values: dict[str, Any], key: str, value: Any) -> None:
 
 def _unknown(key: str, known: Sequence[str]) -> str:
     hint = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    if "." not in key and key in trainer_fields("grpo"):
-        hint = [f"trainer.{key}"]
+    if "." not in key and SHORT.get(key, key) in trainer_fields("grpo"):
+        hint = [f"trainer.{SHORT.get(key, key)}"]
     nearest = f"; nearest: {hint[0]!r}" if hint else f"; valid keys: {', '.join(known)}" if len(known) < 50 else ""
     return f"every key must be one that is known, but got {key!r}{nearest}"
 

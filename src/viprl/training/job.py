@@ -11,9 +11,10 @@ from viprl.errors import ConfigurationError
 from viprl.reports.progress import Progress, make_progress
 from viprl.tasks import make_task
 from viprl.tasks.warm_start import default_cache_dir
-from viprl.training.arguments import is_main_process, main_process_first
+from viprl.training.arguments import is_main_process, load_reward, main_process_first
+from viprl.training.callbacks import MetricsFile
 from viprl.training.config import TrainConfig
-from viprl.training.run import Run, runs_of, train_one
+from viprl.training.run import METRICS_FILE, Run, runs_of, train_one, trainer_settings
 
 CONFIG_FILE = "config.yaml"
 REPORT_FOLDER = "report"
@@ -43,11 +44,14 @@ def run_job(config: TrainConfig, *, progress: Progress | None = None) -> JobResu
     """
     main = is_main_process()
     task = make_task(config.task_name, **config.task_settings)
+    cache = Path(config.cache).expanduser() if config.cache else default_cache_dir()
+    for run in runs_of(config):  # what cannot run is said before a file is written or a model is loaded
+        trainer_settings(config, run, task, cache)
+    load_reward(config.reward, task)
     with main_process_first():
         if main:
             prepare_output(config)
     shown = progress or make_progress(show=main)
-    cache = Path(config.cache).expanduser() if config.cache else default_cache_dir()
     finished = True
     try:
         for run in runs_of(config):
@@ -68,8 +72,8 @@ def prepare_output(config: TrainConfig) -> None:
     """Create the output folder, or check that ``resume`` continues the same job; write config.yaml.
 
     Raises:
-        ConfigurationError: the folder holds a job and neither ``resume`` nor ``overwrite`` is set, or ``resume`` with
-            other settings than the job's own.
+        ConfigurationError: the folder holds a job with recorded steps and neither ``resume`` nor ``overwrite`` is set,
+            or ``resume`` with other settings than the job's own.
     """
     import yaml
 
@@ -83,15 +87,15 @@ def prepare_output(config: TrainConfig) -> None:
             if differ:
                 changes = ", ".join(f"{k}: {before.get(k)!r} -> {now[k]!r}" for k in differ)
                 raise ConfigurationError(f"resume=true needs the settings that the job was started with, but {changes}")
-        elif config.overwrite:
-            for run in runs_of_saved(output, before):
-                shutil.rmtree(run, ignore_errors=True)
-            shutil.rmtree(output / REPORT_FOLDER, ignore_errors=True)
-        else:
+        elif not config.overwrite and any(_steps_in(folder) for folder in runs_of_saved(output, before)):
             raise ConfigurationError(
                 f"`output` must be a new folder, but {str(output)!r} holds a job: set resume=true to continue it, "
                 "overwrite=true to replace it, or another output"
             )
+        else:  # overwritten, or nothing was recorded before it failed
+            for run in runs_of_saved(output, before):
+                shutil.rmtree(run, ignore_errors=True)
+            shutil.rmtree(output / REPORT_FOLDER, ignore_errors=True)
     output.mkdir(parents=True, exist_ok=True)
     saved.write_text(yaml.safe_dump(config.to_dict(), sort_keys=False), encoding="utf-8")
 
@@ -116,4 +120,8 @@ def _report(config: TrainConfig, finished: bool) -> JobResult:
 
 
 def _has_steps(run: Run) -> bool:
-    return any("reward" in row for row in run.metrics.read())
+    return _steps_in(run.folder)
+
+
+def _steps_in(folder: Path) -> bool:
+    return any("reward" in row for row in MetricsFile(folder / METRICS_FILE).read())

@@ -17,7 +17,7 @@ from viprl.errors import ConfigurationError
 from viprl.reports.progress import Progress
 from viprl.tasks import HeldOut, Task, evaluate_heldout
 from viprl.tasks.models import load_model
-from viprl.training.arguments import is_main_process, load_reward, main_process_first, trainer_arguments
+from viprl.training.arguments import check_types, is_main_process, load_reward, main_process_first, trainer_arguments
 from viprl.training.callbacks import HeldOutEvaluation, MetricsFile, Recorder, StopSignal, read_json, write_json
 from viprl.training.config import TrainConfig
 
@@ -82,6 +82,29 @@ def train_one(config: TrainConfig, run: Run, task: Task, cache: Path, progress: 
     return True
 
 
+def trainer_settings(config: TrainConfig, run: Run, task: Task, cache: Path) -> Any:
+    """TRL's config of one run; nothing is loaded or written for it.
+
+    Raises:
+        ConfigurationError: a value of the wrong type, or settings that TRL or the adaptive trainers refuse.
+    """
+    from viprl.integrations import trl
+    from viprl.integrations.trl.weights import refuse_unequal_assumptions
+
+    arguments = trainer_arguments(config, policy=run.policy, seed=run.seed, folder=run.folder, task=task, cache=cache)
+    kind = trl.AdaptiveRLOOConfig if config.trainer_kind == "rloo" else trl.AdaptiveGRPOConfig
+    check_types(kind, config.trainer)
+    try:
+        with _quiet():
+            args = kind(**arguments)
+    except ConfigurationError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"TRL refused the settings under `trainer`: {error}") from error
+    refuse_unequal_assumptions(args)
+    return args
+
+
 def build_trainer(
     config: TrainConfig, run: Run, task: Task, cache: Path, progress: Progress, metrics: MetricsFile | None
 ) -> tuple[Any, HeldOutEvaluation, StopSignal]:
@@ -89,19 +112,9 @@ def build_trainer(
     from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
     from viprl.integrations import trl
-    from viprl.integrations.trl.weights import refuse_unequal_assumptions
 
-    arguments = trainer_arguments(config, policy=run.policy, seed=run.seed, folder=run.folder, task=task, cache=cache)
-    rloo = config.trainer_kind == "rloo"
-    config_class, trainer_class = (
-        (trl.AdaptiveRLOOConfig, trl.AdaptiveRLOOTrainer) if rloo else (trl.AdaptiveGRPOConfig, trl.AdaptiveGRPOTrainer)
-    )
-    try:
-        with _quiet():
-            args = config_class(**arguments)
-    except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"TRL refused the settings under `trainer`: {error}") from error
-    refuse_unequal_assumptions(args)  # before a warm start is trained for nothing
+    args = trainer_settings(config, run, task, cache)
+    trainer_class = trl.AdaptiveRLOOTrainer if config.trainer_kind == "rloo" else trl.AdaptiveGRPOTrainer
     with _quiet(), main_process_first():  # a warm start is trained once, not by every process
         model, tokenizer = load_model(
             config.model,
