@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 RUN    := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
-PYTEST := $(RUN) $(BIN)/python -m pytest -n 2 --dist loadfile
+PYTEST := $(RUN) $(BIN)/python -m pytest -n 2 --dist loadfile -rs
 
 .PHONY: setup demo test test-slow test-verl lint bench clean
 

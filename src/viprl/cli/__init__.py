@@ -8,6 +8,7 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 
+import viprl
 from viprl.errors import ViprlError
 
 VERBS = (
@@ -26,6 +27,7 @@ VERBS = (
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="viprl", description="Adaptive rollout allocation for RLVR.")
+    parser.add_argument("--version", action="version", version=f"viprl {viprl.__version__}")
     subparsers = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for verb in VERBS:
         if importlib.util.find_spec(f"viprl.cli.{verb}") is not None:

@@ -72,7 +72,10 @@ def run_replay(args: argparse.Namespace) -> int:
 
 
 def _names(text: str | None) -> list[str]:
-    return [part.strip() for part in (text or "").split(",") if part.strip()]
+    parts = [part.strip() for part in (text or "").split(",")] if text is not None else []
+    if not all(parts):
+        raise ConfigurationError(f"a list must hold names between its commas, but got {text!r}")
+    return parts
 
 
 def columns_argument(text: str | None) -> dict[str, str]:
