@@ -40,5 +40,9 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
         {"initial_rates": "rate", "initial_rollouts": 8, "initial_discount": 1.5},
         "0 < initial_discount <= 1",
     ),
+    "unknown selection": ({"selection": "learnabilty"}, "nearest: 'learnability'"),
+    "no candidates": ({"candidates": 0}, "`candidates` must be a positive integer"),
+    "exploration": ({"exploration": 1.5}, "0 <= exploration <= 1"),
+    "rest": ({"max_rest": 0.5}, "max_rest >= 1"),
     "guard": ({"guard": "yes"}, "`guard` must be true or false"),
 }

@@ -302,6 +302,7 @@ def test_history_rows_follow_the_schema() -> None:
         "step": 0, "prompt_id": "a", "visit": 0, "successes": 4, "n_rollouts": 5, "reward_mean": 0.8,
         "reward_var": pytest.approx(0.2), "predicted_mean": pytest.approx(0.4), "group_size": 6, "tokens": 60,
         "predicted_bernoulli_variance": pytest.approx(plan.prediction.bernoulli_variance[0]), "seconds": 0.5,
+        "candidates": None, "price": None, "kept_for": None, "waited": None,
     }  # fmt: skip
     assert second["successes"] == 0 and second["reward_var"] == 0
 
@@ -444,7 +445,7 @@ def test_reward_values_of_a_resume_must_be_the_saved_ones() -> None:
     allocator = make()
     run(allocator, World(), 2)
     state = allocator.state_dict()
-    with pytest.raises(CheckpointError, match=r"reward_values: \(\[0.0, 1.0\], \[-1.0, 1.0\]\)"):
+    with pytest.raises(CheckpointError, match=r"reward_values: \(\(0.0, 1.0\), \(-1.0, 1.0\)\)"):
         make(reward_values=(-1, 1)).load_state_dict(state)
     make(reward_values=(0, 1)).load_state_dict(state)
     fresh = make(reward_values=(0, 5))

@@ -24,6 +24,8 @@ CORE = STEPS | {
     "history",
     "plan",
     "checkpoint",
+    "selecting",
+    "_restore",
     "allocator",
 }
 ALLOWED = {
@@ -42,7 +44,9 @@ ALLOWED = {
     "feedback": {"feedback", "plan", "prediction"},
     "advantages": {"feedback"},
     "history": set(),
-    "plan": {"prediction", "advantages", "feedback"},
+    "selecting": {"prediction", "selection"},
+    "plan": {"prediction", "variance", "allocation", "selecting", "advantages", "feedback"},
+    "_restore": {"prediction"},
     "allocator": CORE,
     "prompts": {"prompts"},
     "build": CORE | {"build", "prompts", "embeddings"},

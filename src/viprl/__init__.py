@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from viprl._restore import RestoreReport
 from viprl.advantages import group_advantages
 from viprl.allocation import VIP, Uniform, solve_allocation
-from viprl.allocator import RestoreReport, RolloutAllocator
+from viprl.allocator import RolloutAllocator
 from viprl.build import build_allocator
 from viprl.errors import (
     CheckpointError,

@@ -1,4 +1,4 @@
-"""RolloutAllocator: predict -> variance -> allocate; observe. The one place where the three steps meet.
+"""RolloutAllocator: predict -> variance -> select, allocate; observe. The one place where the three steps meet.
 
 Notation: B prompts in the batch, C rollouts of the step, L <= n_q <= U the bounds of a group's size.
 """
@@ -9,7 +9,6 @@ import logging
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,14 +16,17 @@ from numpy.typing import ArrayLike
 
 from viprl._arrays import FloatArray, IntArray
 from viprl._parts import check_bounds, part, per_group
+from viprl._restore import RestoreReport, check_settings, restore_predictor
 from viprl.allocation import VIP, Policy, Uniform
 from viprl.checkpoint import read_state, write_state
-from viprl.errors import CheckpointError, InvalidInputError, PlanError
+from viprl.errors import InvalidInputError, PlanError
 from viprl.feedback import FeedbackRecord, Guard, Lesson, OutageDetector, Rewards, read_rewards
 from viprl.feedback.rewards import read_outcomes
 from viprl.history import history_columns, rows_of
 from viprl.plan import Plan
 from viprl.prediction.base import Prediction, Predictor, PromptId
+from viprl.selecting import Selected, Selector
+from viprl.selection import SelectionPolicy
 from viprl.variance import VarianceModel
 
 logger = logging.getLogger("viprl")
@@ -33,20 +35,12 @@ REMEMBERED_PLANS = 4096  # plans that may be in flight or repeated by mistake
 ValuePair = tuple[float, float]
 
 
-@dataclass(frozen=True)
-class RestoreReport:
-    """Prompt ids of a checkpoint against the predictor's own: ``new`` start cold, ``gone`` are dropped."""
-
-    new: tuple[PromptId, ...]
-    gone: tuple[PromptId, ...]
-    kept: tuple[PromptId, ...]
-
-
 class RolloutAllocator:
-    """Divides a rollout budget over the prompts of each step so that the policy gradient's variance is smallest.
+    """Decides which prompts of a step get rollouts, and how many, so that the budget teaches most.
 
-    ``allocate`` is a pure function of (state, prompt ids, budget); ``observe`` is the only mutation, with
-    ``observe_norms`` for gradient norms that come later.
+    ``allocate`` (every prompt of the batch gets some) and ``select`` (those candidates that are worth it) are pure
+    functions of (state, prompt ids, budget); ``observe`` is the only mutation, with ``observe_norms`` for gradient
+    norms that come later.
 
     Args:
         predictor: success probabilities (or reward variances) of prompts; a ``viprl.prediction.Predictor``.
@@ -60,6 +54,8 @@ class RolloutAllocator:
         reward_values: the rewards (failure, success). By default {0, 1} and {-1, 1} are told apart by themselves.
         success_at: rewards from this one on are successes. The predictor learns these; advantages and the guard's
             measured variance go by the rewards themselves.
+        selection: how ``select`` chooses, a ``viprl.selection.SelectionPolicy``; ``Learnability()`` by default.
+        candidates: how many prompts ``select`` is offered for each that a step without selection would have.
 
     Attributes:
         step: number of steps observed.
@@ -84,6 +80,8 @@ class RolloutAllocator:
         quarantine: bool | OutageDetector = True,
         reward_values: tuple[float, float] | None = None,
         success_at: float | None = None,
+        selection: SelectionPolicy | None = None,
+        candidates: int = 4,
     ) -> None:
         beta, vip = "viprl.DiscountedBeta() or viprl.CalibratedPredictor(...)", "viprl.VIP() or viprl.Uniform()"
         self.predictor: Predictor = part(predictor, Predictor, "predictor", beta)
@@ -101,6 +99,9 @@ class RolloutAllocator:
         self.success_at = None if success_at is None else float(success_at)
         self.step = self.policy_steps = 0
         self.restored: RestoreReport | None = None
+        if selection is not None:
+            part(selection, SelectionPolicy, "selection", "viprl.selection.Learnability()")
+        self._selector = Selector(selection, candidates=candidates)
         self._feedback = FeedbackRecord(guard, quarantine)
         self._unread = False  # real rewards under uniform groups were said to be unread
         self._visits: dict[PromptId, int] = {}
@@ -137,44 +138,52 @@ class RolloutAllocator:
             UnknownPromptError: the predictor does not know an id.
         """
         start = time.perf_counter()
-        ids = tuple(prompt_ids)
-        if not ids:
-            raise InvalidInputError("a step must have at least one prompt, but got none")
+        ids = _named(prompt_ids)
+        return self._plan(ids, self.predictor.predict(ids), budget, start, scale=scale)
+
+    def select(self, candidate_ids: Sequence[PromptId], budget: int, *, prompts: int | None = None) -> Plan:
+        """Which candidates get rollouts, and how many; pure, and its draws are those of the step.
+
+        How many are kept is part of the decision: the selection weighs more prompts with fewer rollouts against fewer
+        with more (see ``viprl.selection``). The policy then divides the budget over the kept ones. While the guard
+        holds, or once training has narrowed to few prompts, both are uniform.
+
+        Args:
+            candidate_ids: K prompts, a multiple of a step's or the whole data set; an id may occur twice.
+            budget: C, spent exactly.
+            prompts: how many to keep; None leaves it to the selection.
+
+        Returns:
+            The plan of the kept prompts, in the candidates' order, with ``kept``, ``left_out`` and ``explain``.
+
+        Raises:
+            InfeasibleBudgetError: no number of candidates can share the budget within the bounds.
+            UnknownPromptError: the predictor does not know an id.
+        """
+        start = time.perf_counter()
+        ids = _named(candidate_ids)
         prediction = self.predictor.predict(ids)
-        model = self.model.bind(ids)
-        bounds = {"min_group_size": self.min_group_size, "max_group_size": self.max_group_size}
-        sizes = [
-            policy.allocate(prediction, model=model, budget=budget, scale=scale, **bounds)
-            for policy in (self.policy, Uniform())
-        ]
-        adaptive, uniform = (np.asarray(n, dtype=np.int64) for n in sizes)
+        bounds = (self.min_group_size, self.max_group_size)
+        selected = self._selector.choose(
+            ids, prediction, int(budget), bounds, step=self.step, prompts=prompts, paused=self.guard_holding
+        )
+        kept = tuple(ids[q] for q in selected.kept.tolist())
+        return self._plan(kept, prediction[selected.kept], budget, start, selected=selected)
+
+    def _plan(
+        self,
+        ids: tuple[PromptId, ...],
+        prediction: Prediction,
+        budget: int,
+        start: float,
+        *,
+        scale: ArrayLike | None = None,
+        selected: Selected | None = None,
+    ) -> Plan:
         held = not isinstance(self.policy, Uniform) and self._feedback.replaces(float(prediction.cold.mean()))
-        used = uniform if held else adaptive
-        factor = 1.0 if scale is None else np.asarray(scale, dtype=np.float64)
-        variance, uniform_variance, next_variance = (
-            factor * model.variance(prediction, n) for n in (used, uniform, used + 1)
-        )
-        return Plan(
-            prompt_ids=ids,
-            group_sizes=used,
-            prediction=prediction,
-            budget=int(budget),
-            step=self.step,
-            policy=self.policy.name,
-            model=self.model.name,
-            estimator=self.model.estimator,
-            epsilon=self.model.epsilon,
-            adaptive_sizes=adaptive.copy(),
-            uniform_sizes=uniform.copy(),
-            variance=variance,
-            adaptive_variance=factor * model.variance(prediction, adaptive) if held else variance,
-            uniform_variance=uniform_variance,
-            next_variance=next_variance,
-            min_group_size=np.full(len(ids), self.min_group_size),
-            max_group_size=np.full(len(ids), self.max_group_size),
-            guard_holding=held,
-            seconds=time.perf_counter() - start,
-        )
+        bounds = (self.min_group_size, self.max_group_size)
+        more = {"step": self.step, "held": held, "scale": scale, "selected": selected, "start": start}
+        return Plan.of(ids, prediction, int(budget), policy=self.policy, model=self.model, bounds=bounds, **more)  # type: ignore[arg-type]
 
     def observe(
         self,
@@ -189,7 +198,7 @@ class RolloutAllocator:
         """Learn from the rollouts of a plan. A call that raises has changed nothing.
 
         Args:
-            plan: from ``allocate`` of this allocator (or of one with the same state).
+            plan: from ``allocate`` or ``select`` of this allocator (or of one with the same state).
             rewards: B groups in plan order, each with at most its planned rewards, or C rewards in plan order;
                 None and NaN mean missing.
             successes: 0 or 1 for every rollout, shaped as ``rewards`` are; None and NaN mean unknown. What the
@@ -218,6 +227,8 @@ class RolloutAllocator:
             self.predictor.observe_rewards(plan.prompt_ids, read.means, read.variances, read.counts)
         elif outcomes is not None and learnt:
             self.predictor.observe(plan.prompt_ids, *lesson.counts())
+        if plan.selected is not None:
+            self._selector.learn(plan.selected)
         visits = []
         for prompt_id in plan.prompt_ids:
             visits.append(self._visits.get(prompt_id, 0))
@@ -295,6 +306,7 @@ class RolloutAllocator:
             "predictor": self.predictor.state_dict(),
             "model": self.model.state_dict(),
             **self._feedback.state_dict(),
+            "coverage": self._selector.state_dict(),
             "visit_ids": list(self._visits),
             "visits": np.array(list(self._visits.values()), dtype=np.int64),
             "observed": list(self._observed),
@@ -306,22 +318,15 @@ class RolloutAllocator:
         Raises:
             CheckpointError: the state is of other settings, or of other reward values than were given here.
         """
-        now = {**self._settings(), "reward_values": None if self._declared is None else list(self._declared)}
-        saved = {**state["settings"], "reward_values": state["reward_values"]}
-        if now["reward_values"] is None or saved["reward_values"] is None:  # not given here, or not yet known there
-            del now["reward_values"]
-        differ = {name: (saved.get(name), value) for name, value in now.items() if saved.get(name) != value}
-        if differ:
-            raise CheckpointError(
-                "the checkpoint's settings must be the allocator's, but (saved, now) differ in "
-                + ", ".join(f"{name}: {pair}" for name, pair in differ.items())
-            )
-        self.restored = _restore_predictor(self.predictor, state["predictor"])
+        check_settings(state, {**self._settings(), "reward_values": self._declared})
+        self.restored = restore_predictor(self.predictor, state["predictor"])
         self.step, self.policy_steps = int(state["step"]), int(state["policy_steps"])
         values = state["reward_values"]
         self.reward_values = self._declared if values is None else (float(values[0]), float(values[1]))
         self.model.load_state_dict(state["model"])
         self._feedback.load_state_dict(state)
+        if "coverage" in state:  # states from before selection have none
+            self._selector.load_state_dict(state["coverage"])
         self._visits = dict(zip(state["visit_ids"], state["visits"].tolist(), strict=True))
         self._observed = dict.fromkeys(state["observed"])
         self._metrics, self._history = {}, {}
@@ -383,14 +388,8 @@ class RolloutAllocator:
         return {f"viprl/{name}": float(value) for name, value in found.items()}
 
 
-def _restore_predictor(predictor: Predictor, state: dict[str, Any]) -> RestoreReport | None:
-    merged = predictor.merge_state(state)
-    if merged is None:
-        return None
-    report = RestoreReport(**{name: tuple(ids) for name, ids in merged.items()})
-    if report.new or report.gone:
-        logger.warning(
-            "the prompt set changed since the checkpoint: %d new, %d gone, %d kept",
-            len(report.new), len(report.gone), len(report.kept),
-        )  # fmt: skip
-    return report
+def _named(prompt_ids: Sequence[PromptId]) -> tuple[PromptId, ...]:
+    ids = tuple(prompt_ids)
+    if not ids:
+        raise InvalidInputError("a step must have at least one prompt, but got none")
+    return ids

@@ -11,6 +11,7 @@ from viprl import registry
 from viprl.allocator import RolloutAllocator
 from viprl.errors import ConfigurationError
 from viprl.prompts.prompt_set import PromptSet
+from viprl.selection import SelectionPolicy
 from viprl.settings import AllocationSettings
 from viprl.variance import OutcomeMoments, VarianceModel
 
@@ -71,12 +72,22 @@ def build_allocator(
         guard=settings.guard,
         reward_values=settings.reward_values,
         success_at=settings.success_at,
+        selection=build_selection(settings),
+        candidates=settings.candidates,
     )
 
 
 def build_policy(name: str) -> Any:
     """The policy of that name."""
     return registry.find("policy", name).load()()
+
+
+def build_selection(settings: AllocationSettings) -> SelectionPolicy:
+    """The settings' way to choose among candidates."""
+    made: SelectionPolicy = registry.find("selection", settings.selection).load()(floor=settings.exploration)
+    if made.rests:
+        made.max_rest = settings.max_rest
+    return made
 
 
 def build_variance(settings: AllocationSettings, *, not_learnable: str | None = OWN_LOOP) -> VarianceModel:

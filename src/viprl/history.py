@@ -3,7 +3,9 @@
 One row per group that has a reward: step (one generation batch), prompt_id, visit (from 0), successes, n_rollouts
 (rollouts whose success, or reward, is known), reward_mean and reward_var (of the rewards as trained; the variance is
 unbiased, None below two), predicted_mean and predicted_bernoulli_variance (before the step), group_size (planned),
-tokens, seconds (None where not told). A success is what the predictor learns: the upper of two reward values, or what
+tokens, seconds (None where not told); where prompts were selected: candidates (how many), price (value of the step's
+last rollout), kept_for ("value", "exploration", "rest", or "uniform" while selection is paused), waited (passes since
+its last group). A success is what the predictor learns: the upper of two reward values, or what
 was named a success; 0 <= successes <= n_rollouts always holds. With a predictor of real rewards there is none, and
 successes and both predictions are None: such a row is read by its reward_mean and reward_var.
 
@@ -43,8 +45,13 @@ HISTORY_SCHEMA: dict[str, tuple[str, bool]] = {
     "group_size": ("int64", True),
     "tokens": ("int64", True),
     "seconds": ("float64", True),
+    "candidates": ("int64", True),
+    "price": ("float64", True),
+    "kept_for": ("string", True),
+    "waited": ("float64", True),
 }
 HISTORY_COLUMNS = tuple(HISTORY_SCHEMA)
+KEPT_FOR = ("", "value", "exploration", "rest")  # by ``viprl.selection.REASONS``
 
 _PART = re.compile(r"^part-(\d{8})-(\d{8})\.(parquet|jsonl)$")
 
@@ -80,6 +87,19 @@ def history_columns(
         "group_size": plan.group_sizes.tolist(),
         "tokens": _nullable(None if tokens is None else tokens.astype(np.int64), len(plan)),
         "seconds": _nullable(seconds, len(plan)),
+        **_selection_columns(plan),
+    }
+
+
+def _selection_columns(plan: Plan) -> dict[str, list[Any]]:
+    selected, length = plan.selected, len(plan)
+    if selected is None:
+        return {name: [None] * length for name in ("candidates", "price", "kept_for", "waited")}
+    return {
+        "candidates": [len(selected)] * length,
+        "price": [selected.price] * length,
+        "kept_for": ["uniform" if selected.paused else KEPT_FOR[r] for r in selected.reason[selected.kept].tolist()],
+        "waited": selected.waited[selected.kept].tolist(),
     }
 
 
@@ -210,11 +230,15 @@ def read_part(path: str | Path) -> list[dict[str, Any]]:
 
 
 def _checked(row: Mapping[str, Any]) -> dict[str, Any]:
-    if set(row) != set(HISTORY_SCHEMA):
-        raise InvalidInputError(f"a history row must have exactly the columns {HISTORY_COLUMNS}, but got {sorted(row)}")
+    needed = {name for name, (_, nullable) in HISTORY_SCHEMA.items() if not nullable}
+    if not needed <= set(row) <= set(HISTORY_SCHEMA):
+        raise InvalidInputError(
+            f"a history row must have the columns {sorted(needed)} and none but {HISTORY_COLUMNS}, but got "
+            f"{sorted(row)}"
+        )
     checked: dict[str, Any] = {}
     for name, (kind, nullable) in HISTORY_SCHEMA.items():
-        value = row[name]
+        value = row.get(name)
         if value is not None and kind == "float64" and value != value:
             value = None
         if value is None:

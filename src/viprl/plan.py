@@ -6,16 +6,21 @@ Notation: B prompts in the batch, C = sum of the group sizes, n_q the size of gr
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from viprl._arrays import FloatArray, IntArray
 from viprl.advantages import group_advantages
+from viprl.allocation import Policy, Uniform
 from viprl.errors import InvalidInputError
 from viprl.prediction.base import Prediction, PromptId
+from viprl.selecting import LeftOut, Selected
+from viprl.variance import VarianceModel
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -37,6 +42,7 @@ class Plan:
         next_variance: (B,) predicted variances with one rollout more.
         min_group_size, max_group_size: (B,) bounds.
         guard_holding: True where the guard replaced the policy's sizes by uniform ones.
+        selected: the candidates and why each was kept or left out; None where all of the batch got rollouts.
         seconds: wall-clock time that the allocation took.
     """
 
@@ -58,12 +64,65 @@ class Plan:
     min_group_size: IntArray
     max_group_size: IntArray
     guard_holding: bool = False
+    selected: Selected | None = None
     seconds: float = field(default=0.0, compare=False)
 
     def __post_init__(self) -> None:
         for value in vars(self).values():
             if isinstance(value, np.ndarray):
                 value.flags.writeable = False
+
+    @classmethod
+    def of(
+        cls,
+        ids: tuple[PromptId, ...],
+        prediction: Prediction,
+        budget: int,
+        *,
+        policy: Policy,
+        model: VarianceModel,
+        bounds: tuple[int, int],
+        step: int,
+        held: bool,
+        scale: ArrayLike | None,
+        selected: Selected | None,
+        start: float,
+    ) -> Plan:
+        """The policy's plan for a batch (uniform groups while it is ``held``); ``start`` is when its making began."""
+        low, high = bounds
+        bound = model.bind(ids)
+        limits = {"min_group_size": low, "max_group_size": high}
+        sizes = [
+            rule.allocate(prediction, model=bound, budget=budget, scale=scale, **limits) for rule in (policy, Uniform())
+        ]
+        adaptive, uniform = (np.asarray(n, dtype=np.int64) for n in sizes)
+        used = uniform if held else adaptive
+        factor = 1.0 if scale is None else np.asarray(scale, dtype=np.float64)
+        variance, uniform_variance, next_variance = (
+            factor * bound.variance(prediction, n) for n in (used, uniform, used + 1)
+        )
+        return cls(
+            prompt_ids=ids,
+            group_sizes=used,
+            prediction=prediction,
+            budget=budget,
+            step=step,
+            policy=policy.name,
+            model=model.name,
+            estimator=model.estimator,
+            epsilon=model.epsilon,
+            adaptive_sizes=adaptive.copy(),
+            uniform_sizes=uniform.copy(),
+            variance=variance,
+            adaptive_variance=factor * bound.variance(prediction, adaptive) if held else variance,
+            uniform_variance=uniform_variance,
+            next_variance=next_variance,
+            min_group_size=np.full(len(ids), low),
+            max_group_size=np.full(len(ids), high),
+            guard_holding=held,
+            selected=selected,
+            seconds=time.perf_counter() - start,
+        )
 
     def __len__(self) -> int:
         return len(self.prompt_ids)
@@ -98,13 +157,30 @@ class Plan:
             prompt_weighting: "equal" carries the factor (C/B)/n_q, so that every prompt weighs the same in a loss that
                 averages over rollouts, which is the objective whose variance the plan minimises; "rollout" leaves it
                 out. Exact for RLOO: Dr. GRPO's expected gradient of a prompt keeps its own factor (n_q - 1)/n_q.
+                ``prompt_weights`` multiply either.
 
         Raises:
             InvalidInputError: rewards that do not fit, or a variance model whose estimator has no advantages here.
         """
-        return group_advantages(
+        advantages = group_advantages(
             rewards, self.group_sizes, self.estimator, epsilon=self.epsilon, prompt_weighting=prompt_weighting
         )
+        return advantages * np.repeat(self.prompt_weights, self.group_sizes)
+
+    @property
+    def kept(self) -> IntArray:
+        """(B,) positions of the plan's prompts among the candidates, ascending."""
+        return np.arange(len(self), dtype=np.int64) if self.selected is None else self.selected.kept
+
+    @property
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """The candidates that got no rollouts, as ``(prompt_id, reason)``."""
+        return () if self.selected is None else self.selected.left_out
+
+    @property
+    def prompt_weights(self) -> FloatArray:
+        """(B,) what the selection multiplies each prompt's advantages by; all 1 but for ``selection="unbiased"``."""
+        return np.ones(len(self)) if self.selected is None else self.selected.weight
 
     @property
     def variance_ratio(self) -> float:
@@ -133,15 +209,18 @@ class Plan:
             "viprl/cold_share": float(self.prediction.cold.mean()),
             "viprl/dead_groups_predicted": self.dead_groups(),
             "viprl/guard": float(self.guard_holding),
+            **({} if self.selected is None else self.selected.metrics()),
         }
 
     def explain(self, prompt_id: PromptId) -> str:
-        """Why this prompt got its rollouts, in words and numbers; one paragraph per occurrence in the batch.
+        """Why this prompt got its rollouts, or none, in words and numbers; one paragraph per occurrence.
 
         Raises:
-            InvalidInputError: the prompt is not in the plan.
+            InvalidInputError: the prompt is neither in the plan nor among its candidates.
         """
         positions = [q for q, other in enumerate(self.prompt_ids) if other == prompt_id]
+        if not positions and self.selected is not None and prompt_id in self.selected.candidate_ids:
+            return self.selected.explain(self.selected.candidate_ids.index(prompt_id))
         if not positions:
             raise InvalidInputError(f"the prompt must be in the plan, but {prompt_id!r} is not among its {len(self)}")
         return "\n".join(self._explain(q) for q in positions)
@@ -169,7 +248,8 @@ class Plan:
         rank = int((spread > spread[q]).sum()) + 1
         n = int(self.group_sizes[q])
         history = "no rollouts of its own seen yet" if self.prediction.cold[q] else "with history of its own"
-        text = (
+        kept = "" if self.selected is None else self.selected.explain(int(self.kept[q])) + " "
+        text = kept + (
             f"{self.prompt_ids[q]}: {n} rollouts (uniform: {self.uniform_sizes[q]}; bounds "
             f"[{self.min_group_size[q]}, {self.max_group_size[q]}]). Predicted success probability "
             f"{self.prediction.mean[q]:.3f}, reward variance {spread[q]:.4f}, rank {rank} of {len(self)} "

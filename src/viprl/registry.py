@@ -1,4 +1,4 @@
-"""Names of predictors, variance models, policies and estimators: one table for every trainer, command and document.
+"""Names of predictors, variance models, policies, estimators and selections: one table for all who use names.
 
 An entry names its class by path, so that a name can be checked without importing what it stands for.
 """
@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from viprl.errors import ConfigurationError
 
-Kind = Literal["predictor", "variance", "policy", "estimator"]
+Kind = Literal["predictor", "variance", "policy", "estimator", "selection"]
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,18 @@ _ENTRIES: dict[Kind, tuple[Entry, ...]] = {
         Entry("rloo", "viprl.variance:RLOO", "reward minus the mean of the group's other rewards"),
         Entry("dr_grpo", "viprl.variance:DrGRPO", "reward minus the group's mean"),
         Entry("grpo", "viprl.variance:RelativeGRPO", "reward minus the group's mean, over its standard deviation"),
+    ),
+    "selection": (
+        Entry(
+            "learnability", "viprl.selection:Learnability", "drawn with chances that grow with the value; the default"
+        ),
+        Entry("top", "viprl.selection:Top", "those worth most"),
+        Entry(
+            "unbiased",
+            "viprl.selection:Unbiased",
+            "drawn by value, weighted by the inverse chance: no bias",
+        ),
+        Entry("uniform", "viprl.selection:UniformSelection", "drawn with equal chances, the trainer's own step"),
     ),
 }
 

@@ -49,6 +49,19 @@ class AllocationSettings:
         "'formula': the paper's, from success probabilities alone. 'learned': from the gradient norms of past rollouts "
         "(rloo and dr_grpo). 'auto': learned where the estimator and the trainer allow it, else the formula.",
     )
+    candidates: int = _setting(
+        1,
+        "Prompts offered for each prompt of a step; those that are worth it get rollouts. 1: every prompt of the batch "
+        "gets some.",
+    )
+    selection: str = _setting(
+        "learnability", "Which candidates get rollouts, a selection's name; plays no part with candidates=1."
+    )
+    exploration: float = _setting(0.1, "Share of a step's prompts that is drawn uniformly from the candidates.")
+    max_rest: float | None = _setting(
+        4.0,
+        "Passes after which a candidate gets rollouts whatever it is worth; none never. (unbiased knows no such rule.)",
+    )
     prompt_weighting: str = _setting(
         "equal",
         "'equal': every prompt weighs the same however many rollouts it got, by the factor (C/B)/n_q on its "
@@ -94,8 +107,8 @@ class AllocationSettings:
     embedding_cache: str | None = _setting(None, "Folder that keeps embeddings between runs.")
 
     def __post_init__(self) -> None:
-        for name, kind in (("policy", "policy"), ("predictor", "predictor"), ("variance", "variance")):
-            self._set(name, registry.canonical(kind, getattr(self, name)))  # type: ignore[arg-type]
+        for kind in ("policy", "predictor", "variance", "selection"):
+            self._set(kind, registry.canonical(kind, getattr(self, kind)))  # type: ignore[arg-type]
         if self.estimator is not None:
             self._set("estimator", registry.canonical("estimator", self.estimator))
         self._check_values()
@@ -156,11 +169,15 @@ class AllocationSettings:
             raise ConfigurationError(
                 f"`prompt_weighting` must be one of {', '.join(PROMPT_WEIGHTINGS)}, but got {self.prompt_weighting!r}"
             )
-        for name in ("budget", "min_group_size", "max_group_size", "initial_rollouts"):
+        for name in ("candidates", "budget", "min_group_size", "max_group_size", "initial_rollouts"):
             value = getattr(self, name)
             if value is not None:
                 if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                     raise ConfigurationError(f"`{name}` must be a positive integer, but got {value!r}")
+        if not _is_number(self.exploration) or not 0 <= self.exploration <= 1:
+            raise ConfigurationError(f"0 <= exploration <= 1 must hold, but got {self.exploration!r}")
+        if self.max_rest is not None and not (_is_number(self.max_rest) and self.max_rest >= 1):
+            raise ConfigurationError(f"max_rest >= 1 (or none) must hold, but got {self.max_rest!r}")
         low, high = self.min_group_size, self.max_group_size
         if low is not None and high is not None and low > high:
             raise ConfigurationError(
@@ -184,7 +201,7 @@ class AllocationSettings:
         values = self.reward_values
         if values is not None:
             pair = tuple(values) if isinstance(values, Sequence) and not isinstance(values, str) else ()
-            numbers = [isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in pair]
+            numbers = [_is_number(v) and math.isfinite(v) for v in pair]
             if len(pair) != 2 or not all(numbers) or not pair[0] < pair[1]:
                 raise ConfigurationError(
                     f"`reward_values` must be [failure, success], two numbers in ascending order, but got {values!r}"
@@ -274,11 +291,15 @@ def settings_table() -> str:
     for item in settings_fields():
         default = "none" if item.default is None or item.default == () else f"`{item.default}`"
         choices = ""
-        if item.name in ("predictor", "policy"):
+        if item.name in ("predictor", "policy", "selection"):
             spelled = [f"`{e.name}`" + "".join(f" (`{a}`)" for a in e.aliases) for e in registry.entries(item.name)]  # type: ignore[arg-type]
             choices = f" One of {', '.join(spelled)}."
         lines.append(f"| `{item.name}` | {default} | {item.metadata['help']}{choices} |")
     return "\n".join(lines)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _number(text: str) -> float | None:

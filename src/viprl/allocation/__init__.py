@@ -8,7 +8,6 @@ from viprl.allocation.exact import (
     solve_with_bound,
 )
 from viprl.allocation.policies import (
-    POLICIES,
     VIP,
     InverseAccuracy,
     InverseVariance,
@@ -21,7 +20,6 @@ from viprl.allocation.problem import AllocationProblem, water_fill
 from viprl.allocation.relaxation import Relaxation, round_sizes, solve_relaxation
 
 __all__ = [
-    "POLICIES",
     "VIP",
     "AllocationProblem",
     "InexactAllocationWarning",

@@ -206,8 +206,3 @@ def _proportional_sizes(weights: FloatArray, problem: AllocationProblem) -> Floa
         else:
             low = middle
     return np.asarray(np.clip(low * weights, problem.lower, problem.upper), dtype=np.float64)
-
-
-POLICIES: dict[str, type[Policy]] = {
-    policy.name: policy for policy in (VIP, Relaxed, Uniform, InverseAccuracy, InverseVariance, KnapsackRL)
-}

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from viprl.plan import Plan
 
 SETTINGS = (
-    "estimator", "policy", "predictor", "budget", "min_group_size", "max_group_size", "prompt_id_column",
-    "side_information", "initial_rates", "initial_rollouts", "initial_discount", "embedding_model", "embedding_cache",
+    "estimator", "policy", "predictor", "budget", "min_group_size", "max_group_size", "candidates", "selection",
+    "exploration", "max_rest", "prompt_id_column", "side_information", "initial_rates", "initial_rollouts",
+    "initial_discount", "embedding_model", "embedding_cache",
 )  # fmt: skip
 
 
@@ -84,6 +85,7 @@ def _as_json(plan: Plan, args: argparse.Namespace) -> str:
             "estimator": plan.model,
             "metrics": plan.metrics(),
             "prompts": _shown(plan, args),
+            "left_out": [left._asdict() for left in plan.left_out],
             "explanations": {prompt_id: plan.explain(prompt_id) for prompt_id in args.explain},
         },
         indent=1,
@@ -102,6 +104,8 @@ def _as_text(plan: Plan, args: argparse.Namespace) -> str:
         )
     if len(rows) < len(plan):
         lines.append(f"... and {len(plan) - len(rows)} more prompts")
+    if plan.left_out:
+        lines.append(f"{len(plan.left_out)} of {len(plan.selected or ())} candidates were left out; --explain says why")
     metrics = plan.metrics()
     lines.append(
         f"\n{plan.budget} rollouts over {len(plan)} prompts by {plan.policy}, groups of "

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from viprl.allocation import POLICIES, Uniform
+from viprl import registry
+from viprl.allocation import Uniform
 from viprl.errors import ConfigurationError
 from viprl.gradient.comparison import PolicyResult, compare, oracle_sizes, pool_constants
 from viprl.gradient.learned import learn_from_pools, posterior
@@ -32,7 +33,7 @@ class GradientConfig:
         rollouts: fresh rollouts of each prompt, the truth.
         max_new_tokens: of a rollout; the task's own limit by default.
         group_size, min_group_size, max_group_size: mean group size of the batch, and bounds (3 and 4 x mean).
-        policies: names of ``viprl.allocation.POLICIES``, ``learned`` and ``oracle``; uniform is always the reference.
+        policies: names of the registry, ``learned`` and ``oracle``; uniform is always the reference.
         estimator: ``rloo`` or ``dr_grpo``. aggregation: gradient of the ``sum`` or the ``mean`` over tokens.
         sketch_size: numbers kept of a gradient; null keeps all of it.
         layers: parts of module names to restrict the gradient to; null takes every layer.
@@ -58,7 +59,7 @@ class GradientConfig:
     cache: str | None = None
 
     def __post_init__(self) -> None:
-        known = [*sorted(POLICIES), LEARNED, ORACLE]
+        known = [*registry.names("policy"), LEARNED, ORACLE]
         for name in self.policies:
             if name not in known:
                 raise ConfigurationError(f"`policies` must be among {known}, but got {name!r}")
@@ -180,7 +181,7 @@ def compare_policies(pools: Sequence[PromptPool], config: GradientConfig) -> lis
             sizes[name] = oracle_sizes(v1, v2, budget, config.min_group_size, config.largest, config.estimator)
             continue
         model = bound if name == LEARNED else formula
-        policy = POLICIES["vip" if name == LEARNED else name]()
+        policy = registry.find("policy", "vip" if name == LEARNED else name).load()()
         sizes[name] = policy.allocate(prediction, model=model, budget=budget, **bounds)
         value, equal = (model.variance(prediction, n).sum() for n in (sizes[name], uniform))
         predicted[name] = float(value / equal)

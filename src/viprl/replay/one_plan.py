@@ -35,7 +35,8 @@ def plan_for_file(
     """Read prompts and history, learn step by step, allocate ``settings.budget``.
 
     Args:
-        path: prompts, as ``viprl.prompts.files`` reads them; every prompt gets a group.
+        path: prompts, as ``viprl.prompts.files`` reads them; every prompt gets a group, or with
+            ``candidates`` above 1 those that are worth it.
         settings: with ``budget``. The guard plays no part: this is one plan for a user to judge.
         history: outcomes, as ``viprl replay`` reads them; None is a start from nothing.
         columns: names of the history's columns where they are others.
@@ -61,7 +62,7 @@ def plan_for_file(
     budget = settings.budget
     if budget is None:
         raise ConfigurationError("`budget` must say how many rollouts to divide, but got None")
-    settings = settings.for_step(len(prompts), budget)
+    settings = settings.for_step(max(1, len(prompts) // settings.candidates), budget)
     if embeddings is not None:
         vectors = read_vectors(embeddings, prompts.ids, found.named.first_rows, len(found.rows))
         prompts = dataclasses.replace(prompts, embeddings=vectors)
@@ -70,7 +71,8 @@ def plan_for_file(
     allocator = build_allocator(prompts, settings.replace(guard=False))
     if history is not None:
         _learn(allocator.predictor, history, columns or {}, on_error, prompts.ids, path, say)
-    return allocator.allocate(list(prompts.ids), budget)
+    choose = allocator.select if settings.candidates > 1 else allocator.allocate
+    return choose(list(prompts.ids), budget)
 
 
 def _with_rates(prompts: PromptSet, path: Path, on_error: OnError, say: Callable[[str], None]) -> PromptSet:

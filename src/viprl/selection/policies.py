@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from viprl._arrays import FloatArray, IntArray
-from viprl.errors import ConfigurationError, InvalidInputError
+from viprl.errors import ConfigurationError, InfeasibleBudgetError, InvalidInputError
 from viprl.selection.price import count_range, decide, fill
 from viprl.selection.value import SaturatingValue
 
@@ -33,7 +33,8 @@ class Candidates:
         value: of K candidates.
         budget, lower, upper: C, L, U.
         nominal: prompts that the step would have without selection.
-        waited: (K,) passes since each candidate last got rollouts, infinite where it never did.
+        waited: (K,) passes since each candidate last got rollouts or, if it never did, was first met.
+        keep: how many to keep where that is given; None leaves it to the policy.
     """
 
     value: SaturatingValue
@@ -42,6 +43,7 @@ class Candidates:
     upper: int
     nominal: int
     waited: FloatArray
+    keep: int | None = None
 
     def __len__(self) -> int:
         return len(self.value)
@@ -76,6 +78,8 @@ class SelectionPolicy(ABC):
     """
 
     name: str
+    rests = True
+    """Whether ``max_rest`` has a meaning."""
 
     def __init__(self, *, floor: float = 0.1, max_rest: float | None = 4.0) -> None:
         if not 0 <= floor <= 1:
@@ -92,6 +96,18 @@ class SelectionPolicy(ABC):
         """How many candidates to keep; what the price keeps, by default."""
         return kept_at_the_price
 
+    def _count(self, candidates: Candidates, kept_at_the_price: int) -> int:
+        keep = candidates.keep
+        if keep is None:
+            return self.count(candidates, kept_at_the_price)
+        if not (keep <= len(candidates) and keep * candidates.lower <= candidates.budget <= keep * candidates.upper):
+            raise InfeasibleBudgetError(
+                "prompts <= candidates and prompts * min_group_size <= budget <= prompts * max_group_size must hold, "
+                f"but got (prompts={keep}, candidates={len(candidates)}, min_group_size={candidates.lower}, "
+                f"max_group_size={candidates.upper}, budget={candidates.budget})"
+            )
+        return keep
+
     def select(self, candidates: Candidates, draws: np.random.Generator) -> Selection:
         """Who gets rollouts, and how many.
 
@@ -99,11 +115,11 @@ class SelectionPolicy(ABC):
             InfeasibleBudgetError: no number of candidates fits the budget and the bounds.
         """
         decision = decide(candidates.value, candidates.budget, candidates.lower, candidates.upper)
-        count = self.count(candidates, int(np.count_nonzero(decision.sizes)))
+        count = self._count(candidates, int(np.count_nonzero(decision.sizes)))
         reason = np.full(len(candidates), LEFT, dtype=np.int64)
         explored = min(int(np.floor(self.floor * count + draws.random())), count)
         if self.max_rest is not None:
-            waiting = np.flatnonzero(np.isfinite(candidates.waited) & (candidates.waited >= self.max_rest))
+            waiting = np.flatnonzero(candidates.waited >= self.max_rest)
             order = np.argsort(-candidates.waited[waiting], kind="stable")
             reason[waiting[order][: count // 2]] = OVERDUE
         taken = int(np.count_nonzero(reason))
@@ -196,6 +212,7 @@ class Unbiased(SelectionPolicy):
     """
 
     name = "unbiased"
+    rests = False
 
     def __init__(self, *, floor: float = 0.1) -> None:
         super().__init__(floor=floor, max_rest=None)
@@ -211,7 +228,7 @@ class Unbiased(SelectionPolicy):
     def select(self, candidates: Candidates, draws: np.random.Generator) -> Selection:
         """See the class; the groups are equal."""
         decision = decide(candidates.value, candidates.budget, candidates.lower, candidates.upper)
-        count = int(np.count_nonzero(decision.sizes))
+        count = self._count(candidates, int(np.count_nonzero(decision.sizes)))
         chances = self.chances(candidates, count)
         kept = np.sort(systematic(chances, draws))
         reason = np.full(len(candidates), LEFT, dtype=np.int64)

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from viprl.allocation.policies import POLICIES
+from viprl import registry
+from viprl.allocation import Policy
 
 
-class Zigzag:
+class Zigzag(Policy):
     """All prompts get L; the rest goes to the last ones of the batch, q to prompt q."""
 
     name = "zigzag"
@@ -27,4 +28,4 @@ class Zigzag:
         return sizes
 
 
-POLICIES["zigzag"] = Zigzag  # type: ignore[assignment]
+registry.register("policy", registry.Entry("zigzag", f"{__name__}:Zigzag", "unequal groups, for tests"))

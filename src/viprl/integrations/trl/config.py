@@ -17,7 +17,14 @@ _PLAIN = {"side_information": list[str] | None, "reward_values": list[float] | N
 
 def _plain_fields() -> list[tuple[str, Any, Any]]:
     """The fields of AllocationSettings in the types that transformers' argument parser reads."""
-    kinds = {"str": str, "bool": bool, "float": float, "int | None": int | None, "str | None": str | None}
+    kinds = {
+        "str": str,
+        "bool": bool,
+        "float": float,
+        "float | None": float | None,
+        "int | None": int | None,
+        "str | None": str | None,
+    }
     return [
         (
             item.name,
