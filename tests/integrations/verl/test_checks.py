@@ -146,6 +146,11 @@ def test_what_follows_the_estimator_is_not_given_twice(make_config: Make) -> Non
         check_config(make_config({"viprl.estimator": "rloo"}))
 
 
+def test_candidates_are_not_taken_in_silence(make_config: Make) -> None:
+    with pytest.raises(ConfigurationError, match=r"viprl\.candidates must be 1.*but got 4"):
+        check_config(make_config({"viprl.candidates": 4}))
+
+
 def test_unknown_options_are_refused(make_config: Make) -> None:
     with pytest.raises(ConfigurationError, match="bugdet"):
         AdaptiveOptions.from_config(make_config({"viprl.bugdet": 3}))

@@ -84,6 +84,11 @@ def check_config(config: Any) -> RunSettings:
     for path, reason, remedy in REFUSED:
         if select(config, path, False):
             raise ConfigurationError(f"{path} must be off with adaptive rollouts: {reason}; {remedy}")
+    if options.settings.candidates > 1:
+        raise ConfigurationError(
+            f"viprl.candidates must be 1 in verl, where every prompt of the batch gets rollouts, but got "
+            f"{options.settings.candidates}"
+        )
     settings, budget = check_budget(config, options.settings)
     _check_group_of_one(config, budget.min_group_size)
     warnings = check_weights(config, equal=equal, mini_batches=_mini_batches(config, budget.rollouts))
