@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -17,15 +19,15 @@ PROMPTS = PromptSet(IDS, texts=[f"What is {i} + {i * 7}?" for i in range(12)])
 @pytest.mark.parametrize("predictor", registry.names("predictor"))
 @pytest.mark.parametrize("policy", registry.names("policy"))
 @pytest.mark.parametrize("estimator", registry.names("estimator"))
-def test_every_combination_runs(predictor: str, policy: str, estimator: str) -> None:
+def test_every_combination_runs_or_is_refused(predictor: str, policy: str, estimator: str) -> None:
     needs = registry.find("predictor", predictor).needs
-    settings = AllocationSettings(
-        predictor=predictor,
-        policy=policy,
-        estimator=estimator,
-        embedding_model="hashed-ngrams" if needs else "none",
-        variance="formula",
-    )
+    chosen: dict[str, Any] = {"predictor": predictor, "policy": policy, "estimator": estimator, "variance": "formula"}
+    chosen["embedding_model"] = "hashed-ngrams" if needs else "none"
+    if estimator == "maxrl" and (policy == "relaxed" or predictor == "reward_variance"):
+        with pytest.raises(ConfigurationError, match="maxrl"):
+            AllocationSettings(**chosen)
+        return
+    settings = AllocationSettings(**chosen)
     allocator = build_allocator(PROMPTS, settings)
     rng = np.random.default_rng(0)
     for _ in range(3):

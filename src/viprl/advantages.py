@@ -19,10 +19,10 @@ from viprl.errors import InvalidInputError
 from viprl.feedback.groups import group_moments
 from viprl.feedback.rewards import read_flat
 
-Estimator = Literal["dr_grpo", "rloo", "grpo"]
+Estimator = Literal["dr_grpo", "rloo", "grpo", "maxrl"]
 PromptWeighting = Literal["none", "rollout", "equal"]
 
-ESTIMATORS: tuple[str, ...] = ("dr_grpo", "rloo", "grpo")
+ESTIMATORS: tuple[str, ...] = ("dr_grpo", "rloo", "grpo", "maxrl")
 PROMPT_WEIGHTINGS: tuple[str, ...] = ("equal", "rollout", "none")
 GRPO_EPSILON = 1e-4
 
@@ -66,6 +66,7 @@ def advantages_by_row(
     * ``dr_grpo``: A = r - mean of the group.
     * ``rloo``: A = r - mean of the other rewards of the group = n/(n-1) times the former.
     * ``grpo``: A = (r - mean) / (s + epsilon), s the group's standard deviation with ddof 1.
+    * ``maxrl``: A = (r - mean) / mean, for rewards in [0, 1] (arXiv 2602.02710).
 
     Missing rewards get advantage 0 and stay outside the baseline. Groups with one reward, and groups whose rewards are
     all equal, get exactly 0.
@@ -74,7 +75,7 @@ def advantages_by_row(
         rewards: (C,), NaN for missing.
         rows: (C,) group of every rollout.
         num_groups: B, including groups without rewards.
-        estimator: "dr_grpo", "rloo" or "grpo".
+        estimator: "dr_grpo", "rloo", "grpo" or "maxrl".
         epsilon: added to the standard deviation of ``grpo``; None is 1e-4 (TRL's; verl uses 1e-6).
         prompt_weighting: "equal" multiplies by (C'/B')/n_q, with C' the rewards present, B' the groups that have any
             and n_q the rewards present in the group, so that the mean over rollouts becomes the mean over prompts of
@@ -82,6 +83,9 @@ def advantages_by_row(
 
     Returns:
         (C,) float64 advantages.
+
+    Raises:
+        InvalidInputError: an unknown name, or negative rewards for "maxrl".
     """
     _check_choices(estimator, prompt_weighting)
     values = np.asarray(rewards, dtype=np.float64)
@@ -95,6 +99,13 @@ def advantages_by_row(
         centred = centred * (moments.count[q] / (moments.count[q] - 1))
     elif estimator == "grpo":
         centred = centred / (np.sqrt(moments.variance[q]) + (GRPO_EPSILON if epsilon is None else epsilon))
+    elif estimator == "maxrl":
+        if len(values) and np.nanmin(values, initial=0.0) < 0:
+            raise InvalidInputError(
+                "maxrl divides by the group's mean reward, so rewards must be 0 (failure) to 1 (success), but got "
+                f"{np.nanmin(values)}"
+            )
+        centred = centred / moments.mean[q]
     advantages[useful] = centred
     if prompt_weighting == "equal":
         advantages *= equal_weights(moments.count)[index]
@@ -114,7 +125,7 @@ def group_advantages(
     Args:
         rewards: flat (C,) or ragged, in plan order; None and NaN are missing.
         plan_or_sizes: a Plan, or the (B,) group sizes.
-        estimator: "dr_grpo", "rloo" or "grpo".
+        estimator: "dr_grpo", "rloo", "grpo" or "maxrl".
         epsilon: see ``advantages_by_row``.
         prompt_weighting: see ``advantages_by_row``.
 

@@ -105,6 +105,11 @@ _ENTRIES: dict[Kind, tuple[Entry, ...]] = {
         Entry("rloo", "viprl.variance:RLOO", "reward minus the mean of the group's other rewards"),
         Entry("dr_grpo", "viprl.variance:DrGRPO", "reward minus the group's mean"),
         Entry("grpo", "viprl.variance:RelativeGRPO", "reward minus the group's mean, over its standard deviation"),
+        Entry(
+            "maxrl",
+            "viprl.variance:MaxRL",
+            "reward minus the group's mean, over that mean",
+        ),
     ),
     "selection": (
         Entry(

@@ -39,8 +39,8 @@ class AllocationSettings:
 
     estimator: str | None = _setting(
         None,
-        "Advantages and variance model: 'rloo', 'dr_grpo' or 'grpo'. None follows the trainer (rloo in a loop of your "
-        "own).",
+        "Advantages and variance model: 'rloo', 'dr_grpo', 'grpo' or 'maxrl'. None follows the trainer (rloo in a loop "
+        "of your own).",
     )
     policy: str = _setting("vip", "How to divide the budget: a policy's name, such as 'vip' or 'uniform'.")
     predictor: str = _setting("calibrated", "Success probabilities: a predictor's name.")
@@ -254,14 +254,22 @@ class AllocationSettings:
                     )
 
     def _check_variance(self) -> None:
+        if self.estimator == "maxrl":
+            if self.real_rewards or (self.reward_values is not None and self.reward_values[0] != 0):
+                raise ConfigurationError(
+                    "estimator='maxrl' divides by the mean reward, so rewards must be 0 for failure and positive for "
+                    f"success, but got predictor={self.predictor!r}, reward_values={self.reward_values}"
+                )
+            if self.policy == "relaxed":
+                raise ConfigurationError("policy='relaxed' solves rloo, dr_grpo and grpo, but got estimator='maxrl'")
         reason = self.not_learnable()
         if self.variance == "learned" and reason is not None:
             raise ConfigurationError(f"variance='learned' {reason}; use variance='formula' or 'auto'")
 
     def not_learnable(self) -> str | None:
         """Why these settings rule out a learned variance, in words; None where they allow it."""
-        if self.estimator == "grpo":
-            return "is derived for the estimators rloo and dr_grpo, but got estimator='grpo'"
+        if self.estimator in ("grpo", "maxrl"):
+            return f"is derived for the estimators rloo and dr_grpo, but got estimator={self.estimator!r}"
         if self.real_rewards:
             return f"tells success from failure, but got predictor={self.predictor!r}"
         if self.success_reward is not None:

@@ -6,6 +6,7 @@ the variance of a rollout's score). The solver multiplies it by per-prompt scale
 
 from viprl.variance.base import BiasWarning, Realised, VarianceModel
 from viprl.variance.grpo import GRPO, RelativeGRPO
+from viprl.variance.maxrl import MaxRL
 from viprl.variance.outcome_moments import OutcomeMoments
 from viprl.variance.separable import RLOO, DrGRPO, SeparableVariance
 
@@ -14,6 +15,7 @@ __all__ = [
     "RLOO",
     "BiasWarning",
     "DrGRPO",
+    "MaxRL",
     "OutcomeMoments",
     "Realised",
     "RelativeGRPO",

@@ -146,7 +146,7 @@ def expect_counts(
         statistic: maps n to its values (n+1,) at 0..n successes.
     """
     n = check_sizes(sizes, whole=True).reshape(-1).astype(np.int64)
-    nodes, weights = _posterior(prediction)
+    nodes, weights = posterior_of_p(prediction)
     values = np.zeros((len(nodes), len(n)))
     if not values.size:
         return values
@@ -159,6 +159,12 @@ def expect_counts(
         # One product per prompt: equal posteriors then give equal bits, so that ties are ties.
         values[block] = np.matmul(np.matmul(weights[block][:, None, :], pmf), coefficients)[:, 0, :]
     return values
+
+
+def count_means(p: FloatArray, sizes: NDArray[np.int64], statistic: Callable[[int], FloatArray]) -> FloatArray:
+    """(B, M, K) means of a statistic (see ``expect_counts``) at given success probabilities (B, M)."""
+    largest = int(sizes.max())
+    return np.asarray(np.matmul(_count_probabilities(p, largest), _coefficients(sizes, largest, statistic)))
 
 
 def _coefficients(sizes: NDArray[np.int64], largest: int, statistic: Callable[[int], FloatArray]) -> FloatArray:
@@ -180,11 +186,11 @@ def _coefficients(sizes: NDArray[np.int64], largest: int, statistic: Callable[[i
     return np.ascontiguousarray(table.T)
 
 
-def _posterior(prediction: Any) -> tuple[FloatArray, FloatArray]:
+def posterior_of_p(prediction: Any) -> tuple[FloatArray, FloatArray]:
     """Nodes and weights (B, M) of the posterior of p."""
     if not hasattr(prediction, "nodes"):
         raise InvalidInputError(
-            "GRPO's variance needs a Prediction (the distribution of p), but got a plain array; "
+            "this variance needs a Prediction (the distribution of p), but got a plain array; "
             "Prediction.point(p) makes one from probabilities"
         )
     spread, reward = np.asarray(prediction.bernoulli_variance), np.asarray(prediction.reward_variance)
@@ -192,7 +198,7 @@ def _posterior(prediction: Any) -> tuple[FloatArray, FloatArray]:
         ratio = reward.sum() / spread.sum() if spread.sum() > 0 else 1.0
         if not np.allclose(reward, ratio * spread, rtol=1e-6, atol=1e-12):
             raise InvalidInputError(
-                "GRPO's variance is derived for binary rewards, where reward_variance is proportional to E[p(1-p)], "
+                "this variance is derived for binary rewards, where reward_variance is proportional to E[p(1-p)], "
                 "but the prediction is of real rewards"
             )
     nodes, weights = prediction.nodes()

@@ -75,7 +75,7 @@ def test_all_are_registered() -> None:
     for name, function in ESTIMATORS.items():
         assert core_algos.get_adv_estimator_fn(name) is function
     assert sorted(ESTIMATORS) == sorted(
-        f"viprl_{name}{suffix}" for name in ("dr_grpo", "rloo", "grpo") for suffix in ("", "_rollout")
+        f"viprl_{name}{suffix}" for name in ("dr_grpo", "rloo", "grpo", "maxrl") for suffix in ("", "_rollout")
     )
 
 
@@ -104,6 +104,8 @@ def test_unequal_groups_by_hand(name: str) -> None:
             expected = reward - (sum(others) - reward) / (n - 1)
         elif "viprl_grpo" in name:
             expected /= math.sqrt(sum((r - mean) ** 2 for r in others) / (n - 1)) + 1e-6
+        elif "maxrl" in name:
+            expected /= mean
         if not name.endswith("_rollout"):
             expected *= total / prompts / n
         assert advantage == pytest.approx(expected, abs=1e-6)

@@ -95,7 +95,7 @@ class AdaptiveGRPOConfig(AdaptiveFields, GRPOConfig):
         super().__post_init__()
         own = {"none": "dr_grpo", "group": "grpo"}.get(self.scale_rewards)
         self._check_adaptive(own)  # none for scale_rewards="batch", which the trainer refuses
-        if own is not None and own != self.estimator and not (own == "dr_grpo" and self.estimator == "rloo"):
+        if own is not None and own != self.estimator and not (own == "dr_grpo" and self.estimator in ("rloo", "maxrl")):
             needed = "group" if self.estimator == "grpo" else "none"
             raise ConfigurationError(
                 f"estimator={self.estimator!r} needs scale_rewards={needed!r}, but got {self.scale_rewards!r}"

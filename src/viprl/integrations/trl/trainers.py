@@ -18,14 +18,14 @@ from viprl.integrations.trl.mixin import AdaptiveRolloutMixin
 class AdaptiveGRPOTrainer(LearnedVarianceMixin, AdaptiveRolloutMixin, GRPOTrainer):
     """``trl.GRPOTrainer`` whose prompts get as many rollouts as their gradient variance warrants.
 
-    The config's ``estimator`` chooses the advantages: Dr. GRPO, GRPO with standard deviation, or leave-one-out.
+    The config's ``estimator`` chooses the advantages: Dr. GRPO, GRPO with standard deviation, leave-one-out, or MaxRL.
     """
 
     _config_class = AdaptiveGRPOConfig
     _parent_class = GRPOTrainer
 
     def _is_parents_estimator(self) -> bool:
-        return self.args.estimator != "rloo"
+        return self.args.estimator not in ("rloo", "maxrl")
 
 
 class AdaptiveRLOOTrainer(LearnedVarianceMixin, AdaptiveRolloutMixin, RLOOTrainer):

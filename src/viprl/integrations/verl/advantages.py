@@ -1,8 +1,9 @@
 """Advantage estimators for unequal groups, registered with verl.
 
-``viprl_dr_grpo``, ``viprl_rloo`` and ``viprl_grpo`` carry the factor (C/B)/n_q, so that every prompt weighs the same in
-a loss that averages over rollouts; the same names with ``_rollout`` leave it out. A group of one, a group of equal
-rewards, a missing (NaN) reward and verl's padding rows get advantage 0, and the latter two count nowhere.
+``viprl_dr_grpo``, ``viprl_rloo``, ``viprl_grpo`` and ``viprl_maxrl`` carry the factor (C/B)/n_q, so that every prompt
+weighs the same in a loss that averages over rollouts; the same names with ``_rollout`` leave it out. A
+group of one, a group of equal rewards, a missing (NaN) reward and verl's padding rows get advantage 0, and the latter
+two count nowhere.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def outcome_advantages(
         token_level_rewards: (R, T); NaN marks a missing reward.
         response_mask: (R, T), 1 for the rollout's own tokens.
         index: (R,) uid of the group of every row, in any order.
-        estimator: "dr_grpo", "rloo" or "grpo".
+        estimator: "dr_grpo", "rloo", "grpo" or "maxrl".
         prompt_weighting: "equal" or "rollout"; see ``viprl.advantages``.
         epsilon: beside the standard deviation of "grpo".
     """

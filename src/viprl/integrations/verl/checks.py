@@ -16,7 +16,7 @@ logger = logging.getLogger("viprl")
 
 PREFIX = "viprl_"
 UNWEIGHTED = "_rollout"
-OWN_ESTIMATORS = {f"{PREFIX}{name}": name for name in ("dr_grpo", "rloo", "grpo")}
+OWN_ESTIMATORS = {f"{PREFIX}{name}": name for name in ("dr_grpo", "rloo", "grpo", "maxrl")}
 ROLLOUT_ESTIMATORS = {f"{own}{UNWEIGHTED}": name for own, name in OWN_ESTIMATORS.items()}
 # verl's own group estimators are right for unequal groups of two or more; they weigh a prompt by n_q.
 VERL_ESTIMATORS = {"rloo": "rloo", "rloo_vectorized": "rloo", "grpo": "grpo", "grpo_vectorized": "grpo"}
