@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import platform
+import subprocess
 import time
 from pathlib import Path
 
@@ -48,6 +50,8 @@ def train(cell: str, pool: pools.Pool, seed: int, args: argparse.Namespace, obje
         "objective": objective,
         "seed": seed,
         "updates": world.updates,
+        "commit": args.commit,
+        "machine": platform.machine(),
         "curve": curve,
         "cpu": round(time.process_time() - start, 1),
     }
@@ -63,9 +67,13 @@ def main() -> None:
     parser.add_argument("--rollouts", type=int, default=25_600)
     parser.add_argument("--points", type=int, default=10)
     parser.add_argument("--warm", type=Path, required=True)
+    parser.add_argument("--commit", help="what to call the code in the rows; git is asked by default")
     parser.add_argument("--results", type=Path, default=HERE / "results.jsonl")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    if args.commit is None:
+        asked = ["git", "describe", "--always", "--dirty"]
+        args.commit = subprocess.run(asked, cwd=HERE, capture_output=True, text=True, check=True).stdout.strip()
     key = lambda row: tuple(row[k] for k in ("pool", "cell", "rate", "objective", "seed"))  # noqa: E731
     lines = args.results.read_text().splitlines() if args.results.exists() else []
     done = {key(json.loads(line)) for line in lines}
