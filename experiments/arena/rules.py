@@ -8,8 +8,10 @@ A cell's name says it all: ``RULE`` or ``RULE-BxG`` with B prompts of G rollouts
     draw4, draw4^2   of 4 B candidates B drawn without replacement in proportion to E[p(1-p)] (to a power)
     keep20           through the data in order, a prompt is kept with probability min(1, E[p(1-p)] / .20)
     sat4:R           as draw4, in proportion to the saturating value of G rollouts with between-prompt noise R
-    soft4^2:R        viprl's selection (learnability, sharpness 2 where the default is 4, rho = R), sizes of its own
-                     choice; best4:R is the same with the top policy
+    default4         what users get: viprl.build_allocator with candidates=4, its select and observe
+    defaulttop4, defaultunbiased4, defaultflat4      the same with another selection, or with uniform groups
+    soft4^2:R        only viprl's selection (learnability, sharpness 2 where the default is 4, rho = R), which divides the
+                     budget too; best4:R is the same with the top policy
     mopps, greso, dapo, sfl, speed, adarft      the published rules, every rollout that they generate counted
 """
 
@@ -28,7 +30,12 @@ from viprl import selection
 from viprl.replay.rules import GRESO, MoPPS
 from viprl.selection import SaturatingValue
 
-BUDGET = 256
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "defaulttop": {"selection": "top"},
+    "defaultunbiased": {"selection": "unbiased"},
+    "defaultflat": {"policy": "uniform"},
+}
 
 
 class Stream:
@@ -138,6 +145,27 @@ class Select(Predictive):
         self.coverage.learn(seen, (sizes > 0).tolist())
         kept = np.flatnonzero(sizes)
         return [seen[i] for i in kept], sizes[kept]
+
+
+class Product(Rule):
+    """The front door: what ``viprl.build_allocator`` makes from settings decides."""
+
+    def __init__(self, world: World, prompts: int, size: int, **settings: Any) -> None:
+        super().__init__(world, prompts, size)
+        texts = world.pool.prompts
+        estimator = "grpo" if world.objective == "grpo" else "rloo"
+        self.settings = viprl.AllocationSettings(estimator=estimator, max_group_size=4 * size, **settings)
+        self.allocator = viprl.build_allocator(viprl.PromptSet(texts, texts=texts), self.settings)
+
+    def step(self) -> list[Group]:
+        wanted = min(self.settings.candidates * self.prompts, len(self.world.pool.prompts))
+        plan = self.allocator.select(self.stream.take(wanted), self.prompts * self.size)
+        groups = self.world.roll(list(plan.prompt_ids), plan.group_sizes)
+        for group, weight in zip(groups, plan.prompt_weights.tolist(), strict=True):
+            group.weight = weight
+        self.world.train(groups)
+        self.allocator.observe(plan, [g.rewards for g in groups])
+        return groups
 
 
 class Keep(Predictive):
@@ -290,6 +318,8 @@ def build(name: str, world: World) -> Rule:
     if rule in ("soft", "best"):
         chosen = selection.Top() if rule == "best" else selection.Learnability(sharpness=float(power or 4))
         return Select(*shape, multiple=int(number), policy=chosen, between=float(noise or 1))
+    if rule.startswith("default"):
+        return Product(*shape, candidates=int(number or 4), **DEFAULTS[rule])
     if rule == "keep":
         return Keep(*shape, threshold=int(number) / 100)
     if rule == "mopps":
