@@ -9,7 +9,8 @@ A cell's name says it all: ``RULE`` or ``RULE-BxG`` with B prompts of G rollouts
     keep20           through the data in order, a prompt is kept with probability min(1, E[p(1-p)] / .20)
     sat4:R           as draw4, in proportion to the saturating value of G rollouts with between-prompt noise R
     default4         what users get: viprl.build_allocator with candidates=4, its select and observe
-    defaulttop4, defaultunbiased4, defaultflat4      the same with another selection, or with uniform groups
+    defaulttop4, defaultunbiased4, defaultflat4, defaultfree4      the same with another selection, with uniform groups,
+                     without the guard
     soft4^2:R        only viprl's selection (learnability, sharpness 2 where the default is 4, rho = R), which divides the
                      budget too; best4:R is the same with the top policy
     mopps, greso, dapo, sfl, speed, adarft      the published rules, every rollout that they generate counted
@@ -35,6 +36,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "defaulttop": {"selection": "top"},
     "defaultunbiased": {"selection": "unbiased"},
     "defaultflat": {"policy": "uniform"},
+    "defaultfree": {"guard": False},
 }
 
 

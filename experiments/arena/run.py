@@ -9,7 +9,9 @@ again, so that the script may be stopped at any time. Seeds are the outer loop: 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
+import os
 import platform
 import subprocess
 import time
@@ -19,9 +21,33 @@ import numpy as np
 import pools
 import rules
 import torch
+from tree import TreePolicy
 from world import OBJECTIVES, World, load
 
 HERE = Path(__file__).resolve().parent
+
+
+class Rates:
+    """Success probabilities at the warm start, each list of prompts computed once and kept beside it."""
+
+    def __init__(self, policy: TreePolicy, folder: Path) -> None:
+        self.policy, self.folder = policy, folder
+
+    def __call__(self, prompts: list[str], answers: list[str]) -> np.ndarray:
+        key = hashlib.sha256(json.dumps([prompts, answers]).encode()).hexdigest()[:16]
+        path = self.folder / f"{key}.npy"
+        if not path.exists():
+            parts = [slice(i, i + 256) for i in range(0, len(prompts), 256)]
+            found = np.concatenate([self._some(prompts[part], answers[part]) for part in parts])
+            self.folder.mkdir(exist_ok=True)
+            scratch = path.with_suffix(f".{os.getpid()}.npy")
+            np.save(scratch, found)
+            scratch.rename(path)
+        return np.load(path)
+
+    def _some(self, prompts: list[str], answers: list[str]) -> np.ndarray:
+        read = lambda texts: [self.policy.tokenizer(t)["input_ids"] for t in texts]  # noqa: E731
+        return self.policy.probability(read(prompts), read(answers))
 
 
 def train(cell: str, pool: pools.Pool, seed: int, args: argparse.Namespace, objective: str) -> dict[str, object]:
@@ -77,9 +103,8 @@ def main() -> None:
     key = lambda row: tuple(row[k] for k in ("pool", "cell", "rate", "objective", "seed"))  # noqa: E731
     lines = args.results.read_text().splitlines() if args.results.exists() else []
     done = {key(json.loads(line)) for line in lines}
-    policy = load(args.warm)
-    read = lambda texts: [policy.tokenizer(t)["input_ids"] for t in texts]  # noqa: E731
-    built = {name: pools.build(name, lambda p, a: policy.probability(read(p), read(a))) for name in args.pools}
+    rates = Rates(load(args.warm), args.warm / "rates")
+    built = {name: pools.build(name, rates) for name in args.pools}
     for seed in args.seeds:
         for name in args.pools:
             for cell in args.cells:
