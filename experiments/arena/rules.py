@@ -11,7 +11,7 @@ A cell's name says it all: ``RULE`` or ``RULE-BxG`` with B prompts of G rollouts
     default4         what users get: viprl.build_allocator with candidates=4, its select and observe
     defaulttop4, defaultunbiased4, defaultflat4, defaultfree4      the same with another selection, with uniform groups,
                      without the guard
-    soft4^2:R        only viprl's selection (learnability, sharpness 2 where the default is 4, rho = R), which divides the
+    soft4^2:R        only viprl's selection (learnability, sharpness 2 where the default is 4, rho = R); it divides the
                      budget too; best4:R is the same with the top policy
     mopps, greso, dapo, sfl, speed, adarft      the published rules, every rollout that they generate counted
 """
