@@ -121,6 +121,18 @@ def test_import_needs_numpy_and_scipy_alone() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_import_loads_only_the_light_parts_of_scipy() -> None:
+    """What costs time: scipy.stats alone would make `import viprl` several times slower (benchmarks/import_time.py)."""
+    code = (
+        "import sys, viprl\n"
+        "parts = {m.split('.')[1] for m in sys.modules if m.startswith('scipy.')}\n"
+        "print(*sorted(p for p in parts if not p.startswith('_')))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(SRC.parent)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert set(done.stdout.split()) <= {"linalg", "sparse", "special", "version"}
+
+
 def test_files_are_replaced_and_arrays_are_named_in_one_place() -> None:
     for path in _modules():
         text = path.read_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from viprl.feedback.outage import OutageDetector
 from viprl.prediction.base import Prediction
@@ -77,3 +78,13 @@ def test_state_round_trips() -> None:
     args = (known(np.full(64, 0.6)), np.zeros(64), np.full(64, 8.0))
     assert detector.update(*args) and other.update(*args)
     assert other.streak == 1
+
+
+@pytest.mark.parametrize("rate", (0.05, 0.3, 0.9, 1.0))
+def test_tail_is_the_binomial_one(rate: float) -> None:
+    detector = OutageDetector(surprise=0.05, significance=1e-6)
+    detector._past = np.array([100.0, 100.0 * rate / 2])
+    for steady in range(1, 60, 7):
+        for failed in range(1, steady + 1):
+            expected = 2 * failed >= steady and stats.binom.sf(failed - 1, steady, rate) < 1e-6
+            assert detector._unlikely(steady, failed) == expected

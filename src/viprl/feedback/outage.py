@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from viprl._arrays import FloatArray
 from viprl.prediction.base import Prediction
@@ -68,7 +68,7 @@ class OutageDetector:
         if failed == 0 or 2 * failed < steady or self._past[0] == 0:
             return False
         rate = min(max(self.surprise, 2 * self._past[1] / self._past[0]), 1.0)
-        return bool(stats.binom.sf(failed - 1, steady, rate) < self.significance)
+        return bool(special.bdtrc(failed - 1, steady, rate) < self.significance)
 
     def state_dict(self) -> dict[str, Any]:
         return {"streak": self.streak, "past": self._past}
