@@ -261,7 +261,7 @@ def _parquet_file(path: Path) -> Iterator[Any]:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise MissingDependencyError("reading parquet needs pyarrow: pip install pyarrow") from error
+        raise MissingDependencyError.of("reading parquet", "pyarrow") from error
     with open(path, "rb") as stream:
         try:
             file = pyarrow.parquet.ParquetFile(stream)

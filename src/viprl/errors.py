@@ -1,5 +1,11 @@
 """The errors that viprl raises. Each is also the built-in exception that a caller would expect."""
 
+from __future__ import annotations
+
+import re
+import shlex
+from importlib import metadata, util
+
 
 class ViprlError(Exception):
     """Base of every error that viprl raises on purpose."""
@@ -33,4 +39,40 @@ class CheckpointError(ViprlError, ValueError):
 
 
 class MissingDependencyError(ViprlError, ImportError):
-    """An optional package is needed; the message names the extra that brings it."""
+    """Optional packages are needed; the message has the line that installs them."""
+
+    @classmethod
+    def of(cls, what: str, *packages: str) -> MissingDependencyError:
+        """The error of something that needs packages, by the names under which they are installed.
+
+        The line to type names the packages themselves, in the versions that viprl's own metadata ask for, so that it
+        works wherever viprl came from.
+
+        >>> print(MissingDependencyError.of("reading parquet", "pyarrow"))
+        reading parquet needs pyarrow: pip install 'pyarrow>=14.0'
+        """
+        wanted = {re.split(r"[^\w.-]", line)[0]: line.partition(";")[0].strip() for line in _requirements()}
+        line = " ".join(shlex.quote(wanted.get(package, package)) for package in packages)
+        return cls(f"{what} needs {' and '.join(packages)}: pip install {line}")
+
+
+def require(what: str, **packages: str) -> None:
+    """Say what is missing before anything is computed or written.
+
+    Args:
+        what: that needs them.
+        packages: module = the package that brings it.
+
+    Raises:
+        MissingDependencyError: a module is not installed.
+    """
+    missing = [package for module, package in packages.items() if util.find_spec(module) is None]
+    if missing:
+        raise MissingDependencyError.of(what, *missing)
+
+
+def _requirements() -> list[str]:
+    try:
+        return metadata.requires("viprl") or []
+    except metadata.PackageNotFoundError:  # run from its sources
+        return []

@@ -264,5 +264,5 @@ def _pyarrow() -> tuple[Any, Any]:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise MissingDependencyError("a parquet history needs pyarrow: pip install 'viprl[report]'") from error
+        raise MissingDependencyError.of("a parquet history", "pyarrow") from error
     return pyarrow, pyarrow.parquet

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from viprl.cli.replay import columns_argument
-from viprl.errors import ConfigurationError, MissingDependencyError
+from viprl.errors import ConfigurationError, require
 from viprl.evaluation.completions import NAMES, Completions, gather, read_completions
 from viprl.evaluation.graders import GRADERS, choose_grader
 from viprl.evaluation.measure import measure
@@ -94,11 +94,10 @@ def _generate(args: argparse.Namespace) -> Completions:
         raise ConfigurationError("--model needs --task")
     if args.save and not Path(args.save).absolute().parent.is_dir():
         raise ConfigurationError(f"--save needs a folder that exists, but got {args.save}")
-    try:
-        from viprl.tasks import evaluate_heldout, make_task
-        from viprl.tasks.models import load_model
-    except ImportError as error:
-        raise MissingDependencyError("evaluating a model needs the extra: pip install 'viprl[trl]'") from error
+    require("evaluating a model", torch="torch", transformers="transformers", datasets="datasets")
+    from viprl.tasks import evaluate_heldout, make_task
+    from viprl.tasks.models import load_model
+
     settings = {}
     for pair in args.set:
         name, equals, value = pair.partition("=")

@@ -6,7 +6,10 @@ import argparse
 import dataclasses
 import json
 import sys
+from pathlib import Path
 from typing import Any
+
+from viprl.errors import require
 
 DESCRIPTION = """Measure the policy gradient's variance under uniform and adaptive group sizes.
 
@@ -32,9 +35,9 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from viprl.gradient.job import compare_policies, load_gradient_config, table
+    config = load_config(args.config, measure=args.pools is None or not Path(args.pools).exists())
+    from viprl.gradient.job import compare_policies, table
 
-    config = load_gradient_config(args.config)
     results = compare_policies(pools_of(config, args.pools), config)
     if args.json:
         rows = [{**dataclasses.asdict(r), "group_sizes": r.group_sizes.tolist()} for r in results]
@@ -44,10 +47,17 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def load_config(path: str, *, measure: bool) -> Any:
+    """The configuration, once everything is there that reading it (and measuring) needs."""
+    needed = {"torch": "torch", "transformers": "transformers", "datasets": "datasets"} if measure else {}
+    require("measuring gradients", yaml="pyyaml", **needed)
+    from viprl.gradient.job import load_gradient_config
+
+    return load_gradient_config(path)
+
+
 def pools_of(config: Any, path: str | None) -> Any:
     """Pools from the file, or measured and kept there."""
-    from pathlib import Path
-
     from viprl.gradient.pool import load_pools, save_pools
 
     if path is not None and Path(path).exists():

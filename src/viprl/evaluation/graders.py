@@ -112,8 +112,8 @@ def choose_grader(found: Completions, name: str | None = None, *, missing_wrong:
     if chosen == "exact" or (chosen == "recorded" and not final):
         source = "whole"
     if chosen == "math" and importlib.util.find_spec("math_verify") is None:
-        raise MissingDependencyError(
-            "comparing answers as mathematics needs math-verify: pip install math-verify; --grader final compares text"
+        raise MissingDependencyError.of(
+            "comparing answers as mathematics (--grader final compares text)", "math-verify"
         )
     return Grader(chosen, source, _meaning(chosen, source, found, named=name is not None), missing_wrong)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import math
 import shutil
 import sys
@@ -14,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from viprl.embeddings.files import read_vectors
-from viprl.errors import ConfigurationError, MissingDependencyError
+from viprl.errors import ConfigurationError, require
 from viprl.prompts import PromptSet
 from viprl.prompts.files import read_prompts
 from viprl.replay.engine.compare import compare
@@ -120,7 +119,7 @@ def run_request(request: ReplayRequest, *, say: Callable[[str], None] = print, b
         LogFormatError, InvalidInputError: files that cannot be used.
         MissingDependencyError: a package that the report needs is not installed.
     """
-    _require_report()
+    require("a replay's report.png", matplotlib="matplotlib")
     world, prompts, notes = build_world(request)
     setting = _setting(request, world)
     world, left_out = _fitting_steps(world, setting)
@@ -294,11 +293,3 @@ def _fitting_steps(world: World, setting: Setting) -> tuple[World, list[str]]:
     kept = RecordedLog(log.subset(np.repeat(fits, sizes)), resample=world.resample)
     note = f"left out {int((~fits).sum()):,} steps: their rollouts do not fit group sizes within the bounds"
     return kept, [note]
-
-
-def _require_report() -> None:
-    if importlib.util.find_spec("matplotlib") is None:
-        raise MissingDependencyError(
-            "a replay's report.png needs matplotlib: pip install matplotlib (or, in a checkout of viprl, "
-            "pip install '.[report]')"
-        )

@@ -146,7 +146,7 @@ class _Worker:
         ready = self._reply(START_SECONDS)
         if ready is None or ready.get("verdict") != "ready":
             self.end()
-            raise MissingDependencyError("grading mathematics needs: pip install 'viprl[tasks]' (math-verify)")
+            raise MissingDependencyError.of("grading mathematics", "math-verify")
 
     def ask(self, request: dict[str, str], seconds: float) -> dict[str, Any] | None:
         """The reply, or None after ``seconds`` or when the worker has ended."""

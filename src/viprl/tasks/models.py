@@ -71,7 +71,7 @@ def load_gguf(path: Path) -> tuple[Any, Any]:
         tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)
         loaded = AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, dtype=torch.float32)
     except ImportError as error:
-        raise MissingDependencyError("a GGUF model needs: pip install --no-deps gguf") from error
+        raise MissingDependencyError.of("a GGUF model", "gguf") from error
     settings = {k: v for k, v in loaded.config.to_dict().items() if k != "quantization_config"}
     with torch.random.fork_rng(devices=[]):
         model = AutoModelForCausalLM.from_config(type(loaded.config).from_dict(settings), dtype=torch.float32)
@@ -84,7 +84,7 @@ def _auto_classes() -> tuple[Any, Any]:
     try:
         from transformers import AutoModelForCausalLM, AutoTokenizer
     except ImportError as error:
-        raise MissingDependencyError("loading a model needs the extra: pip install 'viprl[trl]'") from error
+        raise MissingDependencyError.of("loading a model", "torch", "transformers") from error
     return AutoModelForCausalLM, AutoTokenizer
 
 

@@ -130,7 +130,7 @@ def _create(name: str, size: int, seed: int, config: Mapping[str, Any]) -> Any:
         import reasoning_gym
         from reasoning_gym.factory import DATASETS
     except ImportError as error:
-        raise MissingDependencyError("reasoning-gym tasks need: pip install 'viprl[tasks]'") from error
+        raise MissingDependencyError.of("a reasoning_gym task", "reasoning-gym") from error
     if name not in DATASETS:
         close = difflib.get_close_matches(name, DATASETS, n=3)
         hint = f"; nearest: {', '.join(close)}" if close else ""

@@ -1,11 +1,11 @@
-"""TRL's GRPO and RLOO trainers with adaptive rollout allocation (``pip install 'viprl[trl]'``)."""
+"""TRL's GRPO and RLOO trainers with adaptive rollout allocation (viprl's extra ``trl``)."""
 
 from viprl.errors import MissingDependencyError
 
 try:
     import trl as _trl  # noqa: F401
 except ImportError as error:
-    raise MissingDependencyError("the TRL trainers need trl: pip install 'viprl[trl]'") from error
+    raise MissingDependencyError.of("a TRL trainer", "trl") from error
 
 from viprl.integrations.trl.config import AdaptiveGRPOConfig, AdaptiveRLOOConfig
 from viprl.integrations.trl.mixin import HISTORY_FOLDER, AdaptiveRolloutMixin, Step

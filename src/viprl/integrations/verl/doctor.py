@@ -8,61 +8,39 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-import re
-import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from importlib import metadata
 
+from viprl.integrations.findings import Finding, attempt, numbers, version
 from viprl.integrations.verl import TRAINER_MODE, contract
 
 ENTRY_POINT = ("verl.plugins", "viprl", "viprl.integrations.verl.plugin")
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One check: what was looked at, whether it holds, and what to know or do."""
-
-    name: str
-    ok: bool
-    detail: str
-
-
 def diagnose() -> list[Finding]:
     """All findings, in the order in which problems should be solved."""
     findings = [finding for check in (_packages, _entry_point, _policy) for finding in check()]
-    if _version("verl") is not None:
+    if version("verl") is not None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # verl warns about every engine that is not installed
             findings.extend(finding for check in (_import, _registered, _drift) for finding in check())
     return findings
 
 
-def report(findings: list[Finding]) -> str:
-    """The findings as text, one line each, details indented."""
-    lines = []
-    for finding in findings:
-        detail = finding.detail.replace("\n", "\n        ")
-        lines.append(f"{'ok  ' if finding.ok else 'FAIL'}  {finding.name}: {detail}")
-    bad = sum(not finding.ok for finding in findings)
-    lines.append(f"{bad} of {len(findings)} checks failed" if bad else f"all {len(findings)} checks passed")
-    return "\n".join(lines)
-
-
 def _packages() -> Iterator[Finding]:
-    verl = _version("verl")
+    verl = version("verl")
     if verl is None:
         yield Finding("verl", False, f"not installed; pip install 'verl{contract.VERL_RANGE}'")
         return
     tested = verl in contract.VERL_TESTED
-    inside = _numbers("0.9.1") <= _numbers(verl) < _numbers("0.10")
+    inside = numbers("0.9.1") <= numbers(verl) < numbers("0.10")
     yield Finding("verl", inside, f"{verl} ({'tested' if tested else f'tested are {contract.VERL_TESTED}'})")
-    transformers = _version("transformers")
-    good = transformers is not None and _numbers(transformers) < _numbers(contract.TRANSFORMERS_BELOW)
+    transformers = version("transformers")
+    good = transformers is not None and numbers(transformers) < numbers(contract.TRANSFORMERS_BELOW)
     yield Finding("transformers", good, f"{transformers}; verl 0.9 needs a version below {contract.TRANSFORMERS_BELOW}")
-    queue = _version("TransferQueue")
-    good = queue is not None and _numbers(queue) >= _numbers(contract.TRANSFER_QUEUE_FROM)
+    queue = version("TransferQueue")
+    good = queue is not None and numbers(queue) >= numbers(contract.TRANSFER_QUEUE_FROM)
     yield Finding("TransferQueue", good, f"{queue}; the V1 trainer needs {contract.TRANSFER_QUEUE_FROM} or newer")
     missing = [name for name in contract.REQUIRED if importlib.util.find_spec(name) is None]
     detail = f"missing: {', '.join(missing)}" if missing else f"{len(contract.REQUIRED)} found"
@@ -72,7 +50,8 @@ def _packages() -> Iterator[Finding]:
 def _entry_point() -> Iterator[Finding]:
     group, name, value = ENTRY_POINT
     found = [point.value for point in metadata.entry_points(group=group) if point.name == name]
-    detail = f"{group}: {name} = {value}" if value in found else f"no {name!r} in {group!r}; pip install viprl again"
+    advice = "install viprl into this environment: pip install PATH/TO/viprl"
+    detail = f"{group}: {name} = {value}" if value in found else f"no {name!r} in {group!r}; {advice}"
     yield Finding("entry point", value in found, detail)
 
 
@@ -87,7 +66,7 @@ def _policy() -> Iterator[Finding]:
 
 
 def _import() -> Iterator[Finding]:
-    yield _attempt("import of the plugin", lambda: importlib.import_module(ENTRY_POINT[2]).__name__)
+    yield attempt("import of the plugin", lambda: importlib.import_module(ENTRY_POINT[2]).__name__)
 
 
 def _registered() -> Iterator[Finding]:
@@ -103,7 +82,7 @@ def _registered() -> Iterator[Finding]:
             raise LookupError(f"estimators not registered: {absent}")
         return f"trainer_mode={TRAINER_MODE} is {trainer.__name__}; estimators {', '.join(OWN_ESTIMATORS)}"
 
-    yield _attempt("registration", names)
+    yield attempt("registration", names)
 
 
 def _drift() -> Iterator[Finding]:
@@ -113,24 +92,4 @@ def _drift() -> Iterator[Finding]:
             raise LookupError("\n".join(found))
         return f"{len(contract.SIGNATURES) + len(contract.SOURCES)} places of verl are as in {contract.VERL_TESTED}"
 
-    yield _attempt("what is overridden", lines)
-
-
-def _attempt(name: str, call: Callable[[], str]) -> Finding:
-    try:
-        return Finding(name, True, call())
-    except LookupError as error:
-        return Finding(name, False, str(error))
-    except Exception:
-        return Finding(name, False, traceback.format_exc().rstrip())
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", version.split("+")[0])[:3])
+    yield attempt("what is overridden", lines)

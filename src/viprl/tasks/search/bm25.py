@@ -112,5 +112,5 @@ def _library() -> Any:
     try:
         import bm25s
     except ImportError as error:
-        raise MissingDependencyError("BM25 search needs bm25s: pip install 'viprl[search]'") from error
+        raise MissingDependencyError.of("BM25 search", "bm25s") from error
     return bm25s

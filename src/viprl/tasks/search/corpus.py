@@ -141,6 +141,6 @@ def _read_parquet(file: Path) -> Iterator[dict[str, Any]]:
     try:
         import pyarrow.parquet as parquet
     except ImportError as error:
-        raise MissingDependencyError("parquet files need pyarrow: pip install 'viprl[report]'") from error
+        raise MissingDependencyError.of("reading parquet", "pyarrow") from error
     for batch in parquet.ParquetFile(file).iter_batches(batch_size=1024):
         yield from batch.to_pylist()

@@ -125,6 +125,6 @@ def _records(name: str, path: str | Path | None, split: str) -> Iterable[Mapping
     try:
         from datasets import load_dataset
     except ImportError as error:
-        raise MissingDependencyError("hub data sets need datasets: pip install 'viprl[trl]'") from error
+        raise MissingDependencyError.of("a data set of the hub", "datasets") from error
     rows: Iterable[Mapping[str, Any]] = load_dataset(repository, configuration, split=split)
     return rows
