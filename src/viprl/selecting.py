@@ -202,7 +202,7 @@ class Selector:
 def _value(prediction: Prediction) -> SaturatingValue:
     spread = prediction.reward_variance
     if spread is prediction.bernoulli_variance:
-        return SaturatingValue.of(spread, prediction.expect(lambda p: np.square(p * (1.0 - p))), BETWEEN)
+        return SaturatingValue.of(spread, prediction.bernoulli_square, BETWEEN)
     # real rewards know no p(1-p) <= 1/4: the widest candidate takes its place
     share = np.maximum(spread / max(float(spread.max(initial=0.0)), 1e-300), 1e-9)
     return SaturatingValue(spread, BETWEEN * share / 4.0)

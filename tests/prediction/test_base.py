@@ -25,6 +25,9 @@ def test_beta_summary_agrees_with_its_quadrature(a: float, b: float) -> None:
     prediction = Prediction.beta([a], [b])
     assert prediction.expect(lambda p: p)[0] == pytest.approx(prediction.mean[0], rel=1e-9)
     assert prediction.expect(lambda p: p * (1 - p))[0] == pytest.approx(prediction.bernoulli_variance[0], rel=1e-7)
+    square = prediction.expect(lambda p: np.square(p * (1 - p)))[0]
+    assert square == pytest.approx(prediction.bernoulli_square[0], rel=1e-7, abs=1e-15)
+    assert prediction[[0]].bernoulli_square[0] == prediction.bernoulli_square[0]
     assert prediction.bernoulli_variance[0] <= prediction.mean[0] * (1 - prediction.mean[0]) + 1e-15
 
 

@@ -41,6 +41,7 @@ class Prediction:
         cold: ArrayLike | None = None,
         reward_variance: ArrayLike | None = None,
         powers: Callable[[FloatArray], tuple[FloatArray, FloatArray]] | None = None,
+        square: FloatArray | None = None,
     ) -> None:
         self.mean = _vector("mean", mean)
         self.bernoulli_variance = _vector("bernoulli_variance", bernoulli_variance, len(self.mean))
@@ -53,7 +54,7 @@ class Prediction:
         if flags.shape != self.mean.shape:
             raise InvalidInputError(f"`cold` must have the shape of `mean`, but got {flags.shape}, {self.mean.shape}")
         self.cold: BoolArray = flags
-        self._quadrature, self._powers = quadrature, powers
+        self._quadrature, self._powers, self._square = quadrature, powers, square
         for array in (self.mean, self.bernoulli_variance, self.reward_variance, self.cold):
             array.flags.writeable = False
 
@@ -82,6 +83,7 @@ class Prediction:
             quadrature=quadrature,
             cold=self.cold[rows],
             reward_variance=self.reward_variance[rows],
+            square=None if self._square is None else self._square[rows],
         )
 
     def nodes(self) -> tuple[FloatArray, FloatArray]:
@@ -103,6 +105,11 @@ class Prediction:
             raise InvalidInputError(f"f(p) must start with the shape of p, but got {values.shape} for {nodes.shape}")
         result: FloatArray = np.einsum("bm...,bm->b...", values, weights)
         return result
+
+    @property
+    def bernoulli_square(self) -> FloatArray:
+        """(B,) posterior mean of p^2 (1-p)^2."""
+        return self.expect(lambda p: np.square(p * (1.0 - p))) if self._square is None else self._square
 
     def alike(self, n: ArrayLike) -> tuple[FloatArray, FloatArray]:
         """(E[p^n], E[(1-p)^n]), each (B,): the chances that n (B,) rollouts all succeed, and that all fail."""
@@ -139,6 +146,7 @@ class Prediction:
                 np.exp(special.betaln(a + n, b) - special.betaln(a, b)),
                 np.exp(special.betaln(a, b + n) - special.betaln(a, b)),
             ),
+            square=a * (a + 1) / (total * (total + 1)) * b * (b + 1) / ((total + 2) * (total + 3)),
         )
 
     @classmethod
