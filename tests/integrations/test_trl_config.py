@@ -58,6 +58,7 @@ class TestRefusals:
             ({"history_format": "csv"}, "history_format"),
             ({"reward_values": [1.0, 0.0]}, "reward_values"),
             ({"max_group_size": 3}, "max_group_size=3"),
+            ({"candidates": 4}, "candidates must be 1 in TRL"),
             ({"estimator": "rloo", "scale_rewards": "group"}, "needs scale_rewards='none'"),
             ({"estimator": "grpo", "scale_rewards": "none"}, "needs scale_rewards='group'"),
         ],
