@@ -48,8 +48,10 @@ ALLOWED = {
     "plan": {"prediction", "variance", "allocation", "selecting", "advantages", "feedback"},
     "_restore": {"prediction"},
     "allocator": CORE,
+    "streaming": CORE | {"streaming"},
+    "stream": CORE | {"streaming"},
     "prompts": {"prompts"},
-    "build": CORE | {"build", "prompts", "embeddings"},
+    "build": CORE | {"build", "stream", "prompts", "embeddings"},
 }
 # heavy packages -> the folders that may import them, at any depth
 HEAVY = {

@@ -9,7 +9,7 @@ from viprl._restore import RestoreReport
 from viprl.advantages import group_advantages
 from viprl.allocation import VIP, Uniform, solve_allocation
 from viprl.allocator import RolloutAllocator
-from viprl.build import build_allocator
+from viprl.build import build_allocator, build_stream
 from viprl.errors import (
     CheckpointError,
     ConfigurationError,
@@ -35,6 +35,7 @@ from viprl.prediction import (
 )
 from viprl.prompts import PromptSet
 from viprl.settings import AllocationSettings
+from viprl.stream import Offer, StreamAllocator
 from viprl.variance import GRPO, RLOO, DrGRPO, OutcomeMoments, VarianceModel
 
 __version__ = "0.1.0"
@@ -66,6 +67,7 @@ __all__ = [
     "LastRate",
     "MissingDependencyError",
     "MovingAverage",
+    "Offer",
     "OutageDetector",
     "OutcomeMoments",
     "Plan",
@@ -77,11 +79,13 @@ __all__ = [
     "RewardVariancePredictor",
     "Ridge",
     "RolloutAllocator",
+    "StreamAllocator",
     "Uniform",
     "UnknownPromptError",
     "VarianceModel",
     "ViprlError",
     "build_allocator",
+    "build_stream",
     "group_advantages",
     "solve_allocation",
 ]

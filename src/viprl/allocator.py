@@ -194,6 +194,7 @@ class RolloutAllocator:
         squared_norms: Any = None,
         tokens: ArrayLike | None = None,
         seconds: ArrayLike | None = None,
+        evidence: ArrayLike | None = None,
     ) -> None:
         """Learn from the rollouts of a plan. A call that raises has changed nothing.
 
@@ -208,6 +209,8 @@ class RolloutAllocator:
                 every step; NaN where unknown. Models that learn from them (``OutcomeMoments``) read them; formulas do
                 not. Norms that are known only later go to ``observe_norms``.
             tokens, seconds: (B,) tokens and time that the groups took, for the history.
+            evidence: (B,) in (0, 1], what a rollout of each group tells the predictor of successes; less than 1 where
+                an older policy made it.
 
         Raises:
             InvalidInputError: extra rollouts, infinite rewards, or rewards of a kind the predictor does not take.
@@ -218,6 +221,7 @@ class RolloutAllocator:
         read = read_rewards(rewards, plan.group_sizes)
         outcomes, values = self._outcomes(read, successes, plan.group_sizes)
         extras = [per_group(name, x, len(plan)) for name, x in (("tokens", tokens), ("seconds", seconds))]
+        weight = per_group("evidence", evidence, len(plan))
         lesson = Lesson.of(plan, read, outcomes)
         norms = lesson.read_norms(squared_norms) if self.model.learns and squared_norms is not None else None
         # nothing above this line changes state, so a refused observation leaves the allocator as it was
@@ -226,7 +230,7 @@ class RolloutAllocator:
         if outcomes is None and self.predictor.reward_kind == "real":
             self.predictor.observe_rewards(plan.prompt_ids, read.means, read.variances, read.counts)
         elif outcomes is not None and learnt:
-            self.predictor.observe(plan.prompt_ids, *lesson.counts())
+            self.predictor.observe(plan.prompt_ids, *(x if weight is None else x * weight for x in lesson.counts()))
         if plan.selected is not None:
             self._selector.learn(plan.selected)
         visits = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from viprl.errors import ConfigurationError
 from viprl.prompts.prompt_set import PromptSet
 from viprl.selection import SelectionPolicy
 from viprl.settings import AllocationSettings
+from viprl.stream import StreamAllocator
 from viprl.variance import OutcomeMoments, VarianceModel
 
 logger = logging.getLogger("viprl")
@@ -74,6 +76,55 @@ def build_allocator(
         success_at=settings.success_at,
         selection=build_selection(settings),
         candidates=settings.candidates,
+    )
+
+
+def build_stream(
+    prompts: PromptSet | None = None,
+    settings: AllocationSettings | None = None,
+    *,
+    mean_group_size: float = 8,
+    predictor: Any = None,
+) -> StreamAllocator:
+    """The stream that the settings describe, for trainers that take prompts one by one.
+
+    Args:
+        prompts, settings, predictor: as for ``build_allocator``.
+        mean_group_size: rollouts of a prompt on average, where the settings would give a step's budget.
+
+    Raises:
+        ConfigurationError: settings and prompts do not fit, or settings that have no meaning without a batch.
+
+    >>> stream = build_stream(PromptSet(["a", "b"], texts=["1+1=", "12345*6789="]), mean_group_size=8)
+    >>> stream.offer("a")
+    Offer(group_size=8, ticket=0)
+    """
+    settings = AllocationSettings() if settings is None else settings
+    if settings.budget is not None:
+        raise ConfigurationError(f"a stream has no step to budget; give mean_group_size, not budget={settings.budget}")
+    if settings.policy not in ("vip", "uniform"):
+        raise ConfigurationError(f"a stream's policy must be 'vip' or 'uniform', but got {settings.policy!r}")
+    low, high = settings.min_group_size, settings.max_group_size
+    allocator = build_allocator(
+        prompts,
+        settings.replace(max_group_size=None),
+        predictor=predictor,
+        not_learnable="needs gradient norms, which a stream is not told",
+    )
+    if allocator.model.learns:
+        raise ConfigurationError("variance='learned' needs gradient norms, which a stream is not told; use 'formula'")
+    return StreamAllocator(
+        allocator.predictor,
+        allocator.model,
+        mean_group_size=mean_group_size,
+        min_group_size=min(DEFAULT_BOUNDS[0], math.floor(mean_group_size)) if low is None else low,
+        max_group_size=high,
+        policy=allocator.policy,
+        guard=settings.guard,
+        reward_values=settings.reward_values,
+        success_at=settings.success_at,
+        candidates=settings.candidates,
+        selection=build_selection(settings) if settings.candidates > 1 else None,
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -178,6 +178,20 @@ class Prediction:
         return cls(mean, spread, quadrature=lambda: (p, w), cold=cold)
 
 
+class Belief(NamedTuple):
+    """What is believed of one prompt, as plain numbers; see ``Prediction``.
+
+    Attributes:
+        square: E[p^2 (1-p)^2].
+    """
+
+    mean: float
+    bernoulli_variance: float
+    reward_variance: float
+    square: float
+    cold: bool
+
+
 class Predictor(ABC):
     """Predicts success probabilities of prompts and learns from their rollouts: the base of every predictor.
 
@@ -211,6 +225,13 @@ class Predictor(ABC):
         raise InvalidInputError(
             f"real rewards are learnt by predictors of reward_kind 'real', but {type(self).__name__} learns successes"
         )
+
+    def belief(self, prompt_id: PromptId) -> Belief:
+        """The prediction for one prompt, which a stream asks for at every offer: worth a short way of its own."""
+        found = self.predict((prompt_id,))
+        square = found.expect(lambda p: np.square(p * (1.0 - p)))
+        mean, spread, reward = (float(x[0]) for x in (found.mean, found.bernoulli_variance, found.reward_variance))
+        return Belief(mean, spread, reward, float(square[0]), bool(found.cold[0]))
 
     def merge_state(self, state: dict[str, Any]) -> dict[str, list[PromptId]] | None:
         """Load the state of a run over other prompts: the ids that are ``new`` here, ``gone`` and ``kept``; None where

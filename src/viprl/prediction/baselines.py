@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from viprl.errors import CheckpointError, InvalidInputError
-from viprl.prediction.base import Prediction, Predictor, PromptId
+from viprl.prediction.base import Belief, Prediction, Predictor, PromptId
 from viprl.prediction.counts import Counts
 from viprl.prediction.table import PromptTable
 
@@ -170,6 +170,16 @@ class DiscountedBeta(TablePredictor):
             b0 + self._table.take("failures", rows),
             cold=self._table.cold(rows),
         )
+
+    def belief(self, prompt_id: PromptId) -> Belief:
+        """By the moments of the Beta law."""
+        row = int(self._table.rows((prompt_id,))[0])
+        k, m = (float(self._table[c][row]) if row >= 0 else 0.0 for c in ("successes", "failures"))
+        a, b = self._settings["prior"][0] + k, self._settings["prior"][1] + m
+        s = a + b
+        spread = a * b / (s * (s + 1))
+        square = spread * (a + 1) * (b + 1) / ((s + 2) * (s + 3))
+        return Belief(a / s, spread, spread, square, row < 0 or not self._table["visits"][row])
 
     def _learn(self, counts: Counts) -> None:
         # The prior's weight is constant (keep + (1 - keep) = 1), so only the counts need to be stored.
