@@ -14,21 +14,12 @@ import pytest
 SRC = Path(__file__).resolve().parents[1] / "src" / "viprl"
 
 COMMON = {"errors", "_arrays", "_files", "_parts", "_tables"}  # what every room may import
-# a folder (or top-level module) -> what it may import of viprl at run time beside the common modules
 STEPS = {"prediction", "variance", "selection", "allocation"}
-CORE = STEPS | {
-    "registry",
-    "settings",
-    "feedback",
-    "advantages",
-    "history",
-    "plan",
-    "checkpoint",
-    "selecting",
-    "_restore",
-    "allocator",
-}
-ALLOWED = {
+CORE = STEPS | {"feedback", "advantages", "history", "plan", "selecting", "checkpoint", "_restore", "allocator"}
+BUILT = CORE | {"settings", "registry", "prompts", "streaming", "stream", "build"}
+# a folder, or a module of viprl itself -> what it may import of viprl beside itself and the common modules, lazily or
+# not; from the bottom of the house to its top
+ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "_arrays": set(),
     "_files": set(),
@@ -37,21 +28,44 @@ ALLOWED = {
     "registry": set(),
     "settings": {"registry"},
     "checkpoint": set(),
-    "prediction": {"prediction"},
-    "variance": {"variance"},
-    "allocation": {"allocation"},
-    "selection": {"selection"},
-    "feedback": {"feedback", "plan", "prediction"},
+    # the steps, which only the allocators join
+    "prediction": set(),
+    "variance": set(),
+    "selection": set(),
+    "allocation": set(),
+    "feedback": {"prediction"},
     "advantages": {"feedback"},
     "history": set(),
-    "selecting": {"prediction", "selection"},
-    "plan": {"prediction", "variance", "allocation", "selecting", "advantages", "feedback"},
     "_restore": {"prediction"},
+    "selecting": {"selection", "prediction"},
+    "plan": STEPS | {"selecting", "advantages", "feedback"},
     "allocator": CORE,
-    "streaming": CORE | {"streaming"},
+    "streaming": CORE,
     "stream": CORE | {"streaming"},
-    "prompts": {"prompts"},
-    "build": CORE | {"build", "stream", "prompts", "embeddings"},
+    "prompts": set(),
+    # texts to vectors and numbers to pictures: they know nothing of rollouts, and build embeds texts
+    "reports": set(),
+    "embeddings": {"reports"},
+    "build": BUILT | {"embeddings"},
+    "__init__": BUILT,
+    # rooms around the core; those that others need come first
+    "evaluation": {"prompts"},
+    "testing": CORE,
+    "tasks": BUILT | {"embeddings", "evaluation"},
+    "gradient": BUILT | {"tasks"},
+    "diagnose": BUILT | {"gradient"},
+    "integrations": BUILT | {"tasks", "gradient"},
+    "replay": BUILT | {"embeddings", "evaluation", "reports"},
+    "training": BUILT | {"reports", "evaluation", "tasks", "integrations"},
+}
+ALLOWED["cli"] = set(ALLOWED) | {"__init__"}
+ALLOWED["__main__"] = {"cli"}
+# what is imported for annotations alone, beyond that: the types that one step hands to the next
+TYPES = {
+    "variance": {"prediction", "feedback"},
+    "allocation": {"prediction", "variance"},
+    "feedback": {"variance", "plan"},
+    "history": {"feedback", "plan"},
 }
 # heavy packages -> the folders that may import them, at any depth
 HEAVY = {
@@ -68,40 +82,114 @@ def _modules() -> list[Path]:
     return sorted(SRC.rglob("*.py"))
 
 
-def _unit(path: Path) -> str:
-    relative = path.relative_to(SRC)
-    return relative.parts[0] if len(relative.parts) > 1 else relative.stem
+def _name(path: Path) -> str:
+    """``viprl.room.module`` of a file; a package goes by its ``__init__``."""
+    return ".".join(("viprl", *path.relative_to(SRC).with_suffix("").parts))
 
 
-def _imports(path: Path, *, include_typing: bool) -> set[str]:
-    """Dotted names imported anywhere in the file; those under ``if TYPE_CHECKING`` only on request."""
+NAMES = {_name(path) for path in _modules()}
+
+
+def _unit(name: str) -> str:
+    """The folder, or the module of viprl itself, that a dotted name belongs to."""
+    return name.split(".")[1]
+
+
+def _imports(path: Path, *, typing_only: bool = False) -> set[str]:
+    """Dotted names imported anywhere in the file: at run time, or under ``if TYPE_CHECKING`` alone."""
     tree = ast.parse(path.read_text())
-    skipped: set[ast.AST] = set()
-    if not include_typing:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-                skipped.update(child for statement in node.body for child in ast.walk(statement))
+    typing_nodes = {
+        child
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for statement in node.body
+        for child in ast.walk(statement)
+    }
     names: set[str] = set()
     for node in ast.walk(tree):
-        if node in skipped:
+        if (node in typing_nodes) != typing_only:
             continue
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            names.add(node.module)
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
     return names
+
+
+def _own(names: set[str]) -> set[str]:
+    """The modules of viprl among imported names, each as ``_name`` writes it."""
+    found = set()
+    for name in names:
+        if name.split(".")[0] == "viprl":
+            while name not in NAMES and f"{name}.__init__" not in NAMES:
+                name = name.rpartition(".")[0]
+            found.add(name if name in NAMES else f"{name}.__init__")
+    return found
+
+
+IMPORTS = {_name(path): _own(_imports(path)) for path in _modules()}
+
+
+def _circle(graph: dict[str, set[str]]) -> list[str]:
+    """A circle of the graph from a node back to itself; empty where there is none."""
+    done: set[str] = set()
+
+    def walk(node: str, behind: list[str]) -> list[str]:
+        if node in behind:
+            return [*behind[behind.index(node) :], node]
+        if node in done:
+            return []
+        for other in sorted(graph.get(node, set()) - {node}):
+            if found := walk(other, [*behind, node]):
+                return found
+        done.add(node)
+        return []
+
+    return next((found for node in sorted(graph) if (found := walk(node, []))), [])
+
+
+def test_every_room_has_its_place() -> None:
+    assert set(ALLOWED) == {_unit(name) for name in NAMES}
+    assert not _circle({unit: allowed - {unit} for unit, allowed in ALLOWED.items() if unit != "__init__"})
 
 
 @pytest.mark.parametrize("path", _modules(), ids=lambda p: str(p.relative_to(SRC)))
 def test_imports_go_one_way(path: Path) -> None:
-    unit = _unit(path)
-    if unit in ALLOWED:
-        for name in _imports(path, include_typing=False):
-            if name.startswith("viprl."):
-                assert name.split(".")[1] in ALLOWED[unit] | COMMON, f"{unit} must not import {name}"
-    for name in _imports(path, include_typing=True):
+    unit = _unit(_name(path))
+    allowed = ALLOWED[unit] | COMMON | {unit}
+    for name in sorted(IMPORTS[_name(path)]):
+        assert _unit(name) in allowed, f"{unit} must not import {name}"
+    typing_imports = _imports(path, typing_only=True)
+    for name in sorted(_own(typing_imports)):
+        assert _unit(name) in allowed | TYPES.get(unit, set()), f"{unit} must not import {name}"
+    for name in _imports(path) | typing_imports:
         owners = HEAVY.get(name.split(".")[0])
         assert owners is None or unit in owners, f"{unit} must not import {name}"
+
+
+@pytest.mark.parametrize("package", sorted({name.rpartition(".")[0] for name in NAMES}))
+def test_no_package_has_an_import_circle(package: str) -> None:
+    """Neither between its modules nor between the packages in it, lazy imports included.
+
+    A circle of any two modules shows in the package where their names part.
+    """
+    depth = package.count(".") + 1
+    inside: dict[str, set[str]] = {}
+    for name, imported in IMPORTS.items():
+        if name.startswith(f"{package}."):
+            own = {other.split(".")[depth] for other in imported if other.startswith(f"{package}.")}
+            inside.setdefault(name.split(".")[depth], set()).update(own)
+    assert not _circle(inside), " -> ".join(_circle(inside))
+
+
+def test_what_is_allowed_is_used() -> None:
+    """A room's licence is no wider than its needs, where it names rooms around the core."""
+    around = set(ALLOWED) - BUILT - COMMON - {"__init__", "testing", "cli"}
+    used: dict[str, set[str]] = {}
+    for name, imported in IMPORTS.items():
+        used.setdefault(_unit(name), set()).update(map(_unit, imported))
+    for unit in around:
+        assert ALLOWED[unit] & around <= used[unit], f"{unit} does not import {ALLOWED[unit] & around - used[unit]}"
 
 
 def test_relative_imports_are_not_used() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from viprl.tasks.math_grader import MathGrader, final_answer
+from viprl.evaluation.math_grader import MathGrader, final_answer
 
 _GRADER = MathGrader(seconds=5.0)
 _LOCK = threading.Lock()

@@ -34,10 +34,10 @@ from viprl.tasks.search.contamination import contamination
 from viprl.tasks.search.corpus import load_corpus
 from viprl.tasks.search.environment import SearchEnvironmentFactory, prepare_tokenizer
 from viprl.tasks.search.evaluate import SearchEvaluation, evaluate_search
+from viprl.tasks.search.indexes import build_retriever
 from viprl.tasks.search.prefetch import PrefetchingRetriever
 from viprl.tasks.search.protocol import SYSTEM_PROMPT
 from viprl.tasks.search.questions import Question, load_questions
-from viprl.tasks.search.retrievers import build_retriever
 from viprl.tasks.search.rewards import SearchReward
 from viprl.tasks.search.session import SearchLimits
 from viprl.tasks.search.tiny import WarmStart, build_model, build_tokenizer, warm_start

@@ -173,7 +173,27 @@ def test_ctrl_c_in_the_middle_leaves_a_report(tmp_path):
 
 
 def test_the_cache_key_covers_what_decides_a_trace_and_nothing_else():
-    files = {str(path.relative_to(Path(viprl.__file__).parent)) for path in _deciding_files()}
-    assert all((Path(viprl.__file__).parent / name).is_file() for name in files)
-    assert {"allocator.py", "replay/engine/trace.py", "prediction/calibrated.py", "allocation/exact.py"} <= files
+    root = Path(viprl.__file__).parent
+    files = {str(path.relative_to(root)) for path in _deciding_files()}
+    assert all((root / name).is_file() for name in files)
     assert not {"replay/wording.py", "replay/summary.py", "cli/replay.py", "replay/request.py"} & files
+    code = (
+        "import sys, viprl.replay\n"
+        "print(*(m.__file__ for name, m in sys.modules.items() if name.startswith('viprl.')), sep='\\n')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {str(Path(name).relative_to(root)) for name in done.stdout.split()}
+    shown = ("summary", "wording", "bootstrap", "calibration", "rates")
+    read_or_shown = ("evaluation/", "replay/readers/", *(f"replay/{name}.py" for name in shown))
+    stored_or_run = (
+        "stream",
+        "history",
+        "checkpoint",
+        "_restore",
+        "_files",
+        "_tables",
+        "errors",
+        "replay/engine/",
+        "replay/__",
+    )
+    assert {name for name in loaded - files if not name.startswith((*read_or_shown, *stored_or_run))} == set()

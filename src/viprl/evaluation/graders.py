@@ -61,7 +61,7 @@ class Grader:
         if self.name != "math":
             return [text_match(answer, problem.gold) if problem.gold else None for answer in answers]
         if self._math is None:
-            from viprl.tasks.math_grader import MathGrader
+            from viprl.evaluation.math_grader import MathGrader
 
             self._math = MathGrader()
         best: list[float | None] = [None] * len(answers)
@@ -158,6 +158,6 @@ def _meaning(name: str, source: str, found: Completions, *, named: bool) -> str:
 
 
 def _final_answer(text: str) -> str | None:
-    from viprl.tasks.math_grader import final_answer
+    from viprl.evaluation.math_grader import final_answer
 
     return final_answer(text)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from viprl.errors import ConfigurationError
+from viprl.evaluation.math_grader import MathGrader, final_answer
 from viprl.prompts.ids import content_hash
 from viprl.tasks.base import Task, check_positive, completion_text
-from viprl.tasks.math_grader import MathGrader, final_answer
 
 if TYPE_CHECKING:
     from datasets import Dataset

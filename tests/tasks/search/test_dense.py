@@ -3,8 +3,8 @@ import pytest
 
 from viprl.errors import CheckpointError, InvalidInputError
 from viprl.tasks.search.dense import DenseRetriever, prefixes
+from viprl.tasks.search.indexes import build_retriever
 from viprl.tasks.search.passages import Passage
-from viprl.tasks.search.retrievers import build_retriever
 
 PASSAGES = [Passage(f"text {i}", id=str(i)) for i in range(50)]
 

@@ -41,8 +41,9 @@ from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
 from viprl.errors import ConfigurationError
 from viprl.tasks.search.escape import Escaper
+from viprl.tasks.search.indexes import build_retriever
 from viprl.tasks.search.protocol import SEARCH_SCHEMA, TOOL_NAME, ToolCall, parse_turn
-from viprl.tasks.search.retrievers import Retriever, build_retriever
+from viprl.tasks.search.retrievers import Retriever
 from viprl.tasks.search.rewards import SearchReward, outcome
 from viprl.tasks.search.session import EVENTS, SearchLimits, SearchSession
 

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import numpy as np
 
-import viprl
 from viprl.errors import InvalidInputError
 from viprl.prompts import PromptSet
 from viprl.replay.engine.run import replay
@@ -202,12 +201,14 @@ def _path(folder: Path, rule: str, seed: int, key: str) -> Path:
 
 def _deciding_files() -> list[Path]:
     """The source files that decide a trace: the method's and the replay's own, but not how it is read or shown."""
-    root = Path(viprl.__file__).parent
-    names = ("lineup", "log", "engine/run", "engine/store", "engine/trace")
-    found = [root / name for name in ("allocator.py", "build.py", "plan.py", "advantages.py", "registry.py")]
-    for folder in ("prediction", "variance", "allocation", "feedback", "prompts", "replay/rules", "replay/worlds"):
+    root = Path(__file__).resolve().parents[2]
+    core = ("allocator", "build", "settings", "registry", "plan", "selecting", "advantages", "_arrays", "_parts")
+    own = ("lineup", "log", "engine/run", "engine/store", "engine/trace")
+    found = [root / f"{name}.py" for name in (*core, *(f"replay/{name}" for name in own))]
+    steps = ("prediction", "variance", "selection", "allocation", "feedback")
+    for folder in (*steps, "prompts", "replay/rules", "replay/worlds"):
         found += (root / folder).rglob("*.py")
-    return sorted([*found, *(root / "replay" / f"{name}.py" for name in names)])
+    return sorted(found)
 
 
 def _fingerprint(world: World, prompts: PromptSet, setting: Setting) -> str:

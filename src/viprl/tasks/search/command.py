@@ -75,8 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _retriever(args: argparse.Namespace) -> Any:
     from viprl.tasks.search.corpus import load_corpus
-    from viprl.tasks.search.indexes import open_index
-    from viprl.tasks.search.retrievers import build_retriever
+    from viprl.tasks.search.indexes import build_retriever, open_index
 
     if args.retriever.startswith(("http://", "https://")):
         return build_retriever(args.retriever, args.corpus)

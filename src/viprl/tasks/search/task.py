@@ -13,10 +13,11 @@ from viprl.errors import ConfigurationError
 from viprl.tasks.base import Task, check_positive
 from viprl.tasks.search.agent import LoopLimits, ModelGenerate, Rollout, question_messages, run_rollouts
 from viprl.tasks.search.environment import SearchEnvironmentFactory, prepare_tokenizer
+from viprl.tasks.search.indexes import build_retriever
 from viprl.tasks.search.prefetch import PrefetchingRetriever
 from viprl.tasks.search.protocol import SYSTEM_PROMPT
 from viprl.tasks.search.questions import Question, load_questions
-from viprl.tasks.search.retrievers import Retriever, build_retriever
+from viprl.tasks.search.retrievers import Retriever
 from viprl.tasks.search.rewards import SearchReward
 from viprl.tasks.search.session import SearchLimits
 from viprl.tasks.search.world import FactWorld

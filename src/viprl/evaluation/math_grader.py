@@ -132,7 +132,7 @@ class _Worker:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "viprl.tasks.math_worker"],
+            [sys.executable, "-m", "viprl.evaluation.math_worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
