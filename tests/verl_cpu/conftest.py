@@ -24,8 +24,8 @@ elif "verl_cpu" not in sys.modules:
 
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder with ``tiny`` (model), ``train.parquet`` (24 prompts), ``few.parquet`` (16), ``faulty.parquet`` (8) and
-    ``val.parquet``."""
+    """Folder with ``tiny`` (model), ``train.parquet`` (24 prompts), ``few.parquet`` (16), ``faulty.parquet`` (8),
+    ``mixed.parquet`` (40, three of five unsolvable) and ``val.parquet``."""
     from verl_cpu.world import make_model, make_rows, write_rows
 
     folder = tmp_path_factory.mktemp("world")
@@ -33,5 +33,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_rows(make_rows(24), folder / "train.parquet")
     write_rows(make_rows(16), folder / "few.parquet")
     write_rows(make_rows(8, faults=[None] * 4 + ["rollout", "nan", "none", "raise"]), folder / "faulty.parquet")
+    write_rows(make_rows(40, levels=(0, 0, 4, 0, 4)), folder / "mixed.parquet")
     write_rows(make_rows(6, split="test"), folder / "val.parquet")
     return folder

@@ -144,38 +144,76 @@ def test_resume_after_sigkill_continues_with_the_same_plans(launch: Launch) -> N
         "+viprl.variance=learned",
     ]
     first = launch("run", *arguments, data="few", steps=6)
-    before = wait_for_rows(first, step=5)
-    # the launcher and the TaskRunner, nothing else: the rest must notice by itself
-    task_runner = before[0]["pid"]
-    os.kill(task_runner, signal.SIGKILL)
-    assert first.process is not None
-    first.process.kill()
-    first.process.wait()
-    wait_until_gone(task_runner)
-    first.stop()
-    before = read_lines(first.record)
-    first.record.rename(first.folder / "before.jsonl")
-    first.metrics.unlink()
-
+    before = kill(first, step=5)
     second = launch("run", *arguments, data="few", steps=6)
     finish(second)
     after = by_step(read_lines(second.record))
     assert sorted(after) == [4, 5, 6]
     assert "restored the allocator at step 3" in second.log.read_text(errors="replace")
     for step in (4, 5):
-        old, new = by_step(before)[step], after[step]
-        assert [(question_of(row), row["response"]) for row in old] == [
-            (question_of(row), row["response"]) for row in new
-        ]
-        assert sizes_of(old) == sizes_of(new)
-        for a, b in zip(old, new, strict=True):
-            assert a["advantages"] == pytest.approx(b["advantages"], abs=1e-6)
-            assert a["old_log_probs"] == pytest.approx(b["old_log_probs"], abs=1e-5)
+        same_rows(before[step], after[step])
     assert any(len({n for group in sizes_of(rows).values() for n in group}) > 1 for rows in after.values())
     rows = history(second)
     assert sorted({row["step"] for row in rows}) == list(range(6))
     assert len(rows) == len({(row["step"], row["prompt_id"]) for row in rows}) == 6 * 8
-    check_learned_variance(second, [by_step(before)[step] for step in (1, 2, 3)] + [after[step] for step in (4, 5, 6)])
+    check_learned_variance(second, [before[step] for step in (1, 2, 3)] + [after[step] for step in (4, 5, 6)])
+
+
+def test_candidates_are_selected_and_resume_after_sigkill(launch: Launch) -> None:
+    arguments = [
+        *(*ADAPTIVE, "algorithm.adv_estimator=viprl_rloo", "+viprl.candidates=4", "trainer.save_freq=4"),
+        "data.dataloader_num_workers=1",  # which fetches ahead
+    ]
+    first = launch("run", *arguments, data="mixed", steps=12)
+    before = kill(first, step=6)
+    second = launch("run", *arguments, data="mixed", steps=12)
+    finish(second)
+    after = by_step(read_lines(second.record))
+    assert sorted(after) == list(range(5, 13))
+    same_rows(before[5], after[5])
+    same_rows(before[6], after[6])
+
+    steps = {**{step: before[step] for step in range(1, 5)}, **after}
+    told = history(second)
+    for step, rows in steps.items():
+        assert len(rows) == 32 and not any(row["padding"] for row in rows)  # the budget, however many prompts share it
+        assert advantage_error(rows, "rloo") < 1e-6
+        own = {row["prompt_id"]: row for row in told if row["step"] == step - 1}
+        assert {f"tiny/{name.split()[0][1:]}": n for name, (n,) in sizes_of(rows).items()} == {
+            prompt_id: row["group_size"] for prompt_id, row in own.items()
+        }
+        assert {row["candidates"] for row in own.values()} <= set(range(16, 33))
+        assert {row["kept_for"] for row in own.values()} <= {"value", "exploration", "rest", "uniform"}
+    dead = {step: sum(question_of(row).endswith(" 0") for row in rows) / 32 for step, rows in steps.items()}
+    assert sum(dead[step] for step in range(8, 13)) / 5 < 0.3, dead  # of the data set it is .6
+    for line in read_lines(second.metrics):
+        assert line["data"]["viprl/kept"] == len(groups_of(after[line["step"]]))
+        assert line["data"]["timing_s/viprl_select"] < 1.0
+
+
+def kill(run: Run, step: int) -> dict[int, list[dict[str, Any]]]:
+    """Kill a run once it has rows of a step; its rows so far, and room for those of the next."""
+    # the launcher and the TaskRunner, nothing else: the rest must notice by itself
+    task_runner = wait_for_rows(run, step)[0]["pid"]
+    os.kill(task_runner, signal.SIGKILL)
+    assert run.process is not None
+    run.process.kill()
+    run.process.wait()
+    wait_until_gone(task_runner)
+    run.stop()
+    rows = by_step(read_lines(run.record))
+    run.record.rename(run.folder / "before.jsonl")
+    run.metrics.unlink()
+    return rows
+
+
+def same_rows(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> None:
+    """The same prompts with as many rollouts each, and the same answers, trained alike."""
+    assert [(question_of(row), row["response"]) for row in old] == [(question_of(row), row["response"]) for row in new]
+    assert sizes_of(old) == sizes_of(new)
+    for a, b in zip(old, new, strict=True):
+        assert a["advantages"] == pytest.approx(b["advantages"], abs=1e-6)
+        assert a["old_log_probs"] == pytest.approx(b["old_log_probs"], abs=1e-5)
 
 
 def check_learned_variance(run: Run, steps: list[list[dict[str, Any]]]) -> None:

@@ -63,7 +63,7 @@ def make_config() -> Callable[..., dict[str, Any]]:
 def make_trainer(
     make_config: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Any]:
-    """A trainer over 12 prompts whose parent's methods do nothing."""
+    """A trainer over 12 prompts (or as many as are asked for) whose parent's methods do nothing."""
     import numpy as np
     from omegaconf import OmegaConf
     from verl.trainer.ppo.v1 import PPOTrainerSync
@@ -78,7 +78,7 @@ def make_trainer(
     for name, result in (("_submit_batch_to_rollout", 0), ("_compute_advantage", None), ("on_step_end", None)):
         monkeypatch.setattr(PPOTrainerSync, name, lambda self, *a, _r=result, **k: a[0] if a else _r)
 
-    def make(changes: dict[str, Any] | None = None) -> Any:
+    def make(changes: dict[str, Any] | None = None, prompts: int = 12) -> Any:
         config = make_config(
             {
                 "viprl.guard": False,
@@ -90,8 +90,9 @@ def make_trainer(
         built = AdaptiveTrainerSync.__new__(AdaptiveTrainerSync)
         built.config = OmegaConf.create(config)
         built.run = check_config(config)
-        built.ledger = PlanLedger()
-        named = read_prompts(prompt_rows(12), prompt_column="prompt", settings=built.run.settings)
+        built.ledger, built.selected = PlanLedger(), None
+        built._offer(prompts)
+        named = read_prompts(prompt_rows(prompts), prompt_column="prompt", settings=built.run.settings)
         built.allocator = allocator_of_run(named.prompts, built.run)
         built.history = HistoryWriter(tmp_path / "history", format="jsonl")
         built.timing_raw, built.global_steps, built.total_training_steps = {}, 1, 10

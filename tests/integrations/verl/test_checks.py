@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from viprl.errors import ConfigurationError, InfeasibleBudgetError
-from viprl.integrations.verl.budget import StepBudget, data_parallel_size
+from viprl.integrations.verl.budget import StepBudget, batches_offered, data_parallel_size
 from viprl.integrations.verl.checks import check_config
 from viprl.integrations.verl.learned import token_aggregation
 from viprl.integrations.verl.options import AdaptiveOptions
@@ -146,9 +146,25 @@ def test_what_follows_the_estimator_is_not_given_twice(make_config: Make) -> Non
         check_config(make_config({"viprl.estimator": "rloo"}))
 
 
-def test_candidates_are_not_taken_in_silence(make_config: Make) -> None:
-    with pytest.raises(ConfigurationError, match=r"viprl\.candidates must be 1.*but got 4"):
-        check_config(make_config({"viprl.candidates": 4}))
+def test_filtering_is_replaced_by_selection(make_config: Make) -> None:
+    with pytest.raises(ConfigurationError, match=r"filter_groups\.enable must be off.*set \+viprl\.candidates=4"):
+        check_config(make_config({"algorithm.filter_groups.enable": True}))
+
+
+@pytest.mark.parametrize("name", ["rloo", "grpo"])
+def test_only_our_estimators_weigh_prompts(make_config: Make, name: str) -> None:
+    changes = {"viprl.candidates": 4, "viprl.selection": "unbiased"}
+    with pytest.raises(ConfigurationError, match=f"unbiased weighs prompts.*'{name}' cannot; use one of viprl_dr_grpo"):
+        check_config(make_config({**changes, "algorithm.adv_estimator": name}))
+    check_config(make_config({**changes, "algorithm.adv_estimator": f"viprl_{name}"}))
+    check_config(make_config({**changes, "algorithm.adv_estimator": name, "viprl.candidates": 1}))
+
+
+@pytest.mark.parametrize(
+    ("rows", "fetch", "offered"), [(33, 8, 4), (31, 8, 3), (17, 8, 2), (12, 8, 1), (23, 4, 2), (24, 4, 3), (3, 8, 1)]
+)
+def test_a_step_is_offered_what_an_epoch_has(make_config: Make, rows: int, fetch: int, offered: int) -> None:
+    assert batches_offered(make_config({"data.gen_batch_size": fetch}), 4, rows) == offered
 
 
 def test_unknown_options_are_refused(make_config: Make) -> None:

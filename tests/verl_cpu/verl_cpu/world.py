@@ -51,11 +51,14 @@ def make_model(folder: Path, *, seed: int = 0, positions: int = 256) -> None:
     Qwen2ForCausalLM(config).save_pretrained(folder)
 
 
-def make_rows(count: int, *, faults: Sequence[str | None] = (), split: str = "train") -> list[dict[str, Any]]:
-    """verl rows; prompt i is named ``q<i>`` and has difficulty i mod 9; the first prompts carry the given faults."""
+def make_rows(
+    count: int, *, levels: Sequence[int] = range(9), faults: Sequence[str | None] = (), split: str = "train"
+) -> list[dict[str, Any]]:
+    """verl rows; prompt i is named ``q<i>`` and has the (i mod their number)-th of the levels, 0 where no answer is
+    right; the first prompts carry the given faults."""
     rows = []
     for i in range(count):
-        question = f"q{i} {i % 9}"
+        question = f"q{i} {levels[i % len(levels)]}"
         rows.append(
             {
                 "data_source": "tiny",

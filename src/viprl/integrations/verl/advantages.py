@@ -9,7 +9,10 @@ two count nowhere.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,6 +26,22 @@ VERL_EPSILON = 1e-6  # verl's constant beside the standard deviation
 _PADDING = re.compile(r"^pad[0-9a-f]{32}$")
 
 Estimator = Callable[..., tuple[torch.Tensor, torch.Tensor]]
+
+NO_WEIGHTS: Mapping[Any, float] = MappingProxyType({})
+_weights: ContextVar[Mapping[Any, float]] = ContextVar("viprl_prompt_weights", default=NO_WEIGHTS)
+
+
+@contextmanager
+def weighing(weights: Mapping[Any, float]) -> Iterator[None]:
+    """While it lasts, the estimators multiply a group's advantages by the weight of its uid (1 where there is none).
+
+    verl hands an estimator the rows' uids, and nothing else that could carry what a selection weighs prompts by.
+    """
+    token = _weights.set(weights)
+    try:
+        yield
+    finally:
+        _weights.reset(token)
 
 
 def is_padding(uid: Any) -> bool:
@@ -38,6 +57,7 @@ def outcome_advantages(
     estimator: str,
     prompt_weighting: str,
     epsilon: float = VERL_EPSILON,
+    weights: Mapping[Any, float] = NO_WEIGHTS,
 ) -> torch.Tensor:
     """Advantages (R, T) of R rows with T token positions from the sum of each row's token rewards.
 
@@ -48,6 +68,7 @@ def outcome_advantages(
         estimator: "dr_grpo", "rloo", "grpo" or "maxrl".
         prompt_weighting: "equal" or "rollout"; see ``viprl.advantages``.
         epsilon: beside the standard deviation of "grpo".
+        weights: of groups, by uid; 1 where there is none.
     """
     rewards = token_level_rewards.detach().sum(dim=-1).to(torch.float64).cpu().numpy()
     groups: dict[Any, int] = {}
@@ -61,6 +82,7 @@ def outcome_advantages(
         epsilon=epsilon,
         prompt_weighting=prompt_weighting,
     )
+    values = values * np.array([weights.get(uid, 1.0) for uid in index])
     column = torch.as_tensor(values, dtype=token_level_rewards.dtype, device=response_mask.device)
     return column.unsqueeze(-1) * response_mask
 
@@ -81,6 +103,7 @@ def _estimator(name: str, prompt_weighting: str) -> Estimator:
             estimator=name,
             prompt_weighting=prompt_weighting,
             epsilon=epsilon,
+            weights=_weights.get(),
         )
         return advantages, advantages
 

@@ -53,6 +53,13 @@ def data_parallel_size(config: Any) -> int:
     return max(1, gpus // model_parallel)
 
 
+def batches_offered(config: Any, candidates: int, rows: int) -> int:
+    """How many batches of prompts a step is offered: ``candidates``, or as many as an epoch of so many rows has."""
+    prompts = int(select(config, "data.train_batch_size"))
+    fetch = int(select(config, "data.gen_batch_size", prompts))
+    return max(1, min(candidates, rows // fetch * fetch // prompts))
+
+
 def check_budget(config: Any, settings: AllocationSettings) -> tuple[AllocationSettings, StepBudget]:
     """The settings with the step's budget and bounds, and the step's numbers.
 

@@ -26,7 +26,8 @@ REFUSED = (
     (
         "algorithm.filter_groups.enable",
         "it makes verl fetch and submit prompts one by one, so there is no batch to divide a budget over",
-        "leave it false: prompts whose outcome is certain get few rollouts anyway",
+        "leave it false and set +viprl.candidates=4: prompts that would be filtered out after their rollouts are left "
+        "out before them",
     ),
     (
         "trainer.v1.sampler.sync_refill_failed_groups",
@@ -84,11 +85,7 @@ def check_config(config: Any) -> RunSettings:
     for path, reason, remedy in REFUSED:
         if select(config, path, False):
             raise ConfigurationError(f"{path} must be off with adaptive rollouts: {reason}; {remedy}")
-    if options.settings.candidates > 1:
-        raise ConfigurationError(
-            f"viprl.candidates must be 1 in verl, where every prompt of the batch gets rollouts, but got "
-            f"{options.settings.candidates}"
-        )
+    _check_selection(config, options.settings)
     settings, budget = check_budget(config, options.settings)
     _check_group_of_one(config, budget.min_group_size)
     warnings = check_weights(config, equal=equal, mini_batches=_mini_batches(config, budget.rollouts))
@@ -123,6 +120,15 @@ def check_estimator(config: Any) -> tuple[str, bool]:
     normalised = bool(select(config, "algorithm.norm_adv_by_std_in_grpo", True))
     estimator = VERL_ESTIMATORS[name]
     return ("dr_grpo" if estimator == "grpo" and not normalised else estimator), False
+
+
+def _check_selection(config: Any, settings: AllocationSettings) -> None:
+    name = str(select(config, "algorithm.adv_estimator"))
+    if settings.candidates > 1 and settings.selection == "unbiased" and name in VERL_ESTIMATORS:
+        raise ConfigurationError(
+            f"viprl.selection=unbiased weighs prompts by their chances, which verl's estimator {name!r} cannot; use "
+            f"one of {', '.join((*OWN_ESTIMATORS, *ROLLOUT_ESTIMATORS))}"
+        )
 
 
 def _check_group_of_one(config: Any, min_group_size: int) -> None:

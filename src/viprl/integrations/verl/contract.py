@@ -32,8 +32,10 @@ _BASE = f"{_V1}.trainer_base:PPOTrainer"
 SIGNATURES: dict[str, tuple[str, ...]] = {
     f"{_BASE}.__init__": ("self", "config"),
     f"{_BASE}._init_dataloader": ("self",),
+    f"{_BASE}._next_train_batch": ("self", "num_prompts"),
     f"{_BASE}._submit_batch_to_rollout": ("self", "batch"),
     f"{_BASE}.step": ("self", "metrics", "timing_raw"),
+    f"{_BASE}._step_once": ("self", "metrics", "timing_raw", "sample_batch_size"),
     f"{_BASE}._balance_batch": ("self", "batch", "metrics", "logging_prefix", "keep_minibatch"),
     f"{_BASE}._compute_advantage": ("self", "batch", "metrics"),
     f"{_BASE}._compute_metrics": ("self", "batch", "metrics", "timing_raw", "global_steps", "epoch"),
@@ -44,6 +46,7 @@ SIGNATURES: dict[str, tuple[str, ...]] = {
     f"{_V1}.trainer_base:register_trainer": ("name",),
     "verl.trainer.ppo.core_algos:register_adv_est": ("name_or_enum",),
     "verl.utils.tensordict_utils:assign_non_tensor_stack": ("tensor_dict", "key", "val"),
+    "verl.utils.tensordict_utils:index_select_tensor_dict": ("batch", "indices"),
     "verl.experimental.agent_loop.agent_loop:AgentLoopWorker._compute_score": ("self", "outputs", "kwargs"),
 }
 
@@ -62,7 +65,10 @@ SOURCES: dict[str, tuple[str, ...]] = {
         'data["old_log_probs"] = data.pop("rollout_log_probs")',
         'data["old_log_probs"] = response_from_nested(',
     ),
-    f"{_BASE}._step_once": ("_compute_old_log_prob", "_compute_advantage"),
+    f"{_BASE}._step_once": ("batch_size=sample_batch_size", "_compute_old_log_prob", "_compute_advantage"),
+    # a step's prompts are fetched when the step begins, and the data set is gone through again and again
+    f"{_BASE}.prepare_step": ("_add_batch_to_generate",),
+    f"{_BASE}._fetch_one_gen_batch": ("StopIteration",),
     # the tracker is written after everything else
     f"{_BASE}._save_checkpoint": ("latest_checkpointed_iteration.txt", 'f"global_step_{self.global_steps}"'),
     # uid reaches the estimators as `index`; padding rows are known by their uid

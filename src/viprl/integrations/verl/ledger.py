@@ -76,6 +76,18 @@ class PlanLedger:
     def __len__(self) -> int:
         return len(self._plans)
 
+    @property
+    def groups(self) -> int:
+        """Groups whose rollouts are under way."""
+        return len(self._place)
+
+    def weights(self) -> dict[str, float]:
+        """uid -> what the selection multiplies the advantages of an open plan's group by; empty where all are 1."""
+        weights = [plan.prompt_weights.tolist() for plan in self._plans]
+        if all(weight == 1.0 for plan in weights for weight in plan):
+            return {}
+        return {uid: weights[number][position] for uid, (number, position) in self._place.items()}
+
     def open(self, plan: Plan, uids: Sequence[str]) -> None:
         """Remember that B uids stand for the groups of a plan, in plan order."""
         if len(uids) != len(plan) or len(set(uids)) != len(uids) or any(uid in self._place for uid in uids):

@@ -1,11 +1,13 @@
 """verl's V1 synchronous trainer with a group size per prompt.
 
 verl's agent loop reads a per-prompt number of rollouts from the batch field ``__rollout_n__``. This subclass fills it
-from the step's plan, and observes the rewards before verl turns them into advantages; everything else is verl's.
+from the step's plan, and observes the rewards before verl turns them into advantages; everything else is verl's. With
+``+viprl.candidates`` above 1 a step fetches so many batches and submits those prompts that the allocator keeps.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import time
@@ -24,8 +26,9 @@ from viprl.allocator import RolloutAllocator
 from viprl.errors import CheckpointError, ConfigurationError
 from viprl.history import HistoryWriter
 from viprl.integrations.verl import TRAINER_MODE, learned
-from viprl.integrations.verl.advantages import is_padding
+from viprl.integrations.verl.advantages import is_padding, weighing
 from viprl.integrations.verl.agent_loop import MANAGER_PATH
+from viprl.integrations.verl.budget import batches_offered
 from viprl.integrations.verl.checks import check_config
 from viprl.integrations.verl.ledger import (
     MissingRewardsError,
@@ -35,6 +38,7 @@ from viprl.integrations.verl.ledger import (
     repair_score_metrics,
 )
 from viprl.integrations.verl.setup import ID_COLUMN, allocator_of_run, prompts_of_dataset
+from viprl.plan import Plan
 
 logger = logging.getLogger("viprl")
 
@@ -63,6 +67,7 @@ class AdaptiveTrainerSync(PPOTrainerSync):
             with open_dict(config):
                 agent.agent_loop_manager_class = MANAGER_PATH
         self.ledger = PlanLedger()
+        self.selected: Plan | None = None  # of the batch that was fetched last
         self.allocator: RolloutAllocator
         self._rewards: np.ndarray = np.zeros(0)
         super().__init__(config)
@@ -72,16 +77,52 @@ class AdaptiveTrainerSync(PPOTrainerSync):
         super()._init_dataloader()
         prompt_column = self.config.data.get("prompt_key", "prompt")
         prompts = prompts_of_dataset(self.train_dataset, prompt_column=prompt_column, settings=self.run.settings)
+        self._offer(len(self.train_dataset))
         self.allocator = allocator_of_run(prompts, self.run)
+
+    def _offer(self, rows: int) -> None:
+        """Fewer candidates where the data set has no more; one batch of them leaves no choice."""
+        wanted = self.run.settings.candidates
+        offered = batches_offered(self.config, wanted, rows)
+        if offered < wanted:
+            batch = self.run.budget.prompts
+            logger.warning(
+                "viprl: candidates * train_batch_size = %d * %d prompts a step are more than an epoch of the %d rows "
+                "holds; a step is offered %d * %d%s",
+                *(wanted, batch, rows, offered, batch, "" if offered > 1 else ", and all of them get rollouts"),
+            )
+            self.run = dataclasses.replace(self.run, settings=self.run.settings.replace(candidates=offered))
+
+    def _next_train_batch(self, num_prompts: int | None = None) -> TensorDict:
+        offered = self.run.settings.candidates
+        if offered == 1:
+            return super()._next_train_batch(num_prompts)
+        prompts = self.run.budget.prompts if num_prompts is None else num_prompts
+        batch = super()._next_train_batch(offered * prompts)
+        start = time.perf_counter()
+        # where one epoch ends and the next begins, a prompt may come twice: it is offered once
+        rows: dict[str, int] = {}
+        for row, prompt_id in enumerate(batch[ID_COLUMN]):
+            rows.setdefault(str(prompt_id), row)
+        self.selected = self.allocator.select(list(rows), self.run.budget.of(prompts))
+        kept = np.array(list(rows.values()))[self.selected.kept]
+        self.timing_raw["viprl_select"] = time.perf_counter() - start
+        return tu.index_select_tensor_dict(batch, kept.tolist())
 
     def _submit_batch_to_rollout(self, batch: TensorDict) -> int:
         start = time.perf_counter()
         prompt_ids = [str(prompt_id) for prompt_id in batch[ID_COLUMN]]
-        plan = self.allocator.allocate(prompt_ids, self.run.budget.of(len(prompt_ids)))
+        plan, self.selected = self.selected, None
+        if plan is None:
+            plan = self.allocator.allocate(prompt_ids, self.run.budget.of(len(prompt_ids)))
         self.ledger.open(plan, [str(uid) for uid in batch["uid"]])
         tu.assign_non_tensor_stack(batch, "__rollout_n__", plan.group_sizes.tolist())
         self.timing_raw["viprl_allocate"] = time.perf_counter() - start
         return super()._submit_batch_to_rollout(batch)
+
+    def _step_once(self, metrics: dict, timing_raw: dict, sample_batch_size: int) -> KVBatchMeta:
+        # the replay buffer waits for so many groups, and a selection keeps more or fewer than train_batch_size
+        return super()._step_once(metrics, timing_raw, self.ledger.groups)
 
     def step(self, metrics: dict, timing_raw: dict) -> KVBatchMeta:
         try:
@@ -110,6 +151,7 @@ class AdaptiveTrainerSync(PPOTrainerSync):
         start = time.perf_counter()
         uids = [parse_key(key)[0] for key in batch.keys]
         real = [row for row, uid in enumerate(uids) if not is_padding(uid)]
+        weights = self.ledger.weights()
         self._observe(
             [uids[row] for row in real],
             np.array([batch.tags[row]["response_len"] for row in real]),
@@ -118,7 +160,8 @@ class AdaptiveTrainerSync(PPOTrainerSync):
         )
         metrics["viprl/padding_rows"] = len(uids) - len(real)
         self.timing_raw["viprl_observe"] = time.perf_counter() - start
-        return super()._compute_advantage(batch, metrics)
+        with weighing(weights):
+            return super()._compute_advantage(batch, metrics)
 
     def _observe(self, uids: list[str], tokens: np.ndarray, columns: dict[str, list], metrics: dict) -> None:
         self._rewards = np.array([float(row.sum()) for row in columns["rm_scores"]])
