@@ -38,6 +38,8 @@ REFUSED: dict[str, tuple[dict[str, object], str]] = {
     "reward values not finite": ({"reward_values": [0, float("inf")]}, "ascending order"),
     "success said twice": ({"success_reward": "0.5", "reward_values": [0, 1]}, "say the same in two ways"),
     "success not finite": ({"success_reward": "nan"}, "a finite number"),
+    "success graded by a word": ({"success_reward": "accuracy>=good"}, "NAME>=X"),
+    "success a switch": ({"success_reward": True}, "the name of a reward function"),
     "success empty": ({"success_reward": " "}, "the name of a reward function"),
     "rates without rollouts": ({"initial_rates": "rate"}, "go together"),
     "discount": (

@@ -26,10 +26,19 @@ def test_uniform_runs_with_any_reward() -> None:
         assert AllocationSettings(predictor="reward_variance", estimator=estimator, policy="uniform").real_rewards
 
 
+def test_values_of_another_type_are_refused() -> None:
+    for given in ({"initial_discount": "half"}, {"side_information": 5}, {"success_reward": ["accuracy"]}):
+        with pytest.raises(ConfigurationError):
+            AllocationSettings(**given)
+
+
 def test_success_reward_is_a_name_or_a_number() -> None:
     named, threshold = AllocationSettings(success_reward="accuracy"), AllocationSettings(success_reward="1")
     assert (named.success_function, named.success_at) == ("accuracy", None)
     assert (threshold.success_function, threshold.success_at) == (None, 1.0)
+    graded = AllocationSettings(success_reward=" accuracy >= 0.5")
+    assert (graded.success_function, graded.success_at, graded.success_threshold) == ("accuracy", None, 0.5)
+    assert AllocationSettings(success_reward=">=2").success_at == 2.0
     assert AllocationSettings().success_at is None and AllocationSettings().success_function is None
 
 

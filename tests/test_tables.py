@@ -61,6 +61,9 @@ def test_integers_beside_nulls_stay_whole_and_messages_stay_lists(tmp_path, name
 
 def test_ids_and_numbers_of_cells():
     assert id_text(7) == "7" and id_text(0) == "0" and id_text(float("nan")) is None and id_text("") is None
+    assert id_text(3.0) == id_text(3) == "3" and id_text(0.5) == "0.5", "pandas writes integers beside nulls as floats"
+    with pytest.raises(InvalidInputError, match="exact integer"):
+        id_text(2.0**53)
     for value in ([1], {"a": 1}, (1,)):
         with pytest.raises(InvalidInputError, match="an id must be text or a number"):
             id_text(value)

@@ -95,8 +95,10 @@ def column_names(path: str | Path) -> list[str]:
 def id_text(value: Any) -> str | None:
     """An id as text, exactly as the table has it; None where it is missing: null, NaN or empty.
 
+    Whole numbers that a writer stored as floats, as pandas does beside a missing one, are the integers they stood for.
+
     Raises:
-        InvalidInputError: lists and objects.
+        InvalidInputError: lists and objects; floats too large to tell which integer they stood for.
 
     >>> id_text("0007"), id_text(2**53 + 1), id_text("NA"), id_text("")
     ('0007', '9007199254740993', 'NA', None)
@@ -105,6 +107,10 @@ def id_text(value: Any) -> str | None:
         return None
     if isinstance(value, Mapping | list | tuple | set) or hasattr(value, "shape"):
         raise InvalidInputError(f"an id must be text or a number, but got {type(value).__name__}: {str(value)[:80]}")
+    if isinstance(value, float) and value.is_integer():
+        if abs(value) >= 2.0**53:
+            raise InvalidInputError(f"an id must be text or an exact integer, but got the float {value!r}")
+        return str(int(value))
     return str(value)
 
 

@@ -78,8 +78,8 @@ class AllocationSettings:
     success_reward: str | None = _setting(
         None,
         "What counts as success where the rewards that are trained are more than that: the name of one reward function "
-        "(accuracy, while accuracy and format are trained), or a number: rewards from it on are successes. The "
-        "predictor learns the success; the advantages use the whole reward.",
+        "(accuracy, while accuracy and format are trained), 'NAME>=X' where that one is graded, or a number: rewards "
+        "from it on are successes. The predictor learns the success; the advantages use the whole reward.",
     )
     reward_values: tuple[float, float] | None = _setting(
         None, "The reward of a failure and of a success. None tells {0, 1} and {-1, 1} apart by itself."
@@ -120,13 +120,19 @@ class AllocationSettings:
 
     @property
     def success_at(self) -> float | None:
-        """The threshold that ``success_reward`` gives as a number; None where it is a name or absent."""
-        return None if self.success_reward is None else _number(self.success_reward)
+        """The rewards that are successes begin here; None where ``success_reward`` names a function or is absent."""
+        return None if self.success_function else self.success_threshold
 
     @property
     def success_function(self) -> str | None:
         """The reward function that ``success_reward`` names; None where it is a number or absent."""
-        return self.success_reward if self.success_at is None else None
+        name, graded, _ = (self.success_reward or "").rpartition(">=")
+        return name.strip() or None if graded or self.success_threshold is not None else self.success_reward
+
+    @property
+    def success_threshold(self) -> float | None:
+        """The number in ``success_reward``: of the function that it names, or of the whole reward."""
+        return None if self.success_reward is None else _number(self.success_reward.rpartition(">=")[2])
 
     @property
     def real_rewards(self) -> bool:
@@ -192,7 +198,9 @@ class AllocationSettings:
         if not isinstance(self.embedding_model, str) or not self.embedding_model:
             raise ConfigurationError(f"`embedding_model` must be 'none' or a model, but got {self.embedding_model!r}")
         side = self.side_information
-        side = () if side is None else (side,) if isinstance(side, str) else tuple(side)
+        side = (
+            () if side is None else (side,) if isinstance(side, str) or not isinstance(side, Sequence) else tuple(side)
+        )
         if not all(isinstance(column, str) for column in side):
             raise ConfigurationError(f"`side_information` must name columns, but got {side!r}")
         self._set("side_information", side)
@@ -208,12 +216,19 @@ class AllocationSettings:
                 )
             self._set("reward_values", (float(pair[0]), float(pair[1])))
         if self.success_reward is not None:
-            self._set("success_reward", str(self.success_reward).strip())
-            at = self.success_at
-            if not self.success_reward or (at is not None and not math.isfinite(at)):
+            given = self.success_reward
+            known = isinstance(given, str | int | float) and not isinstance(given, bool)
+            self._set("success_reward", str(given).strip())
+            at = self.success_threshold
+            if (
+                not known
+                or not self.success_reward
+                or not math.isfinite(0.0 if at is None else at)
+                or (at is None and ">=" in self.success_reward)
+            ):
                 raise ConfigurationError(
-                    "`success_reward` must be the name of a reward function or a finite number, but got "
-                    f"{self.success_reward!r}"
+                    "`success_reward` must be the name of a reward function, NAME>=X or a finite number, but got "
+                    f"{given!r}"
                 )
             if at is not None and values is not None:
                 raise ConfigurationError(
@@ -243,7 +258,7 @@ class AllocationSettings:
                 "`initial_rates` and `initial_rollouts` (how many rollouts are behind each rate) go together, but got "
                 f"initial_rates={self.initial_rates!r}, initial_rollouts={self.initial_rollouts}"
             )
-        if not 0 < self.initial_discount <= 1:
+        if isinstance(self.initial_discount, str | bool) or not 0 < self.initial_discount <= 1:
             raise ConfigurationError(f"0 < initial_discount <= 1 must hold, but got {self.initial_discount}")
         if entry.rewards == "real":
             for name in ("success_reward", "reward_values", "initial_rates"):

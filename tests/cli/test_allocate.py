@@ -95,6 +95,7 @@ def test_embeddings_and_side_information(files: tuple[Path, Path], tmp_path: Pat
         (["--budget", "48", "--side-information", "rte"], "must have the column 'rte'"),
         (["--budget", "48", "--history", "nowhere.jsonl"], "nowhere.jsonl"),
         (["--budget", "48", "--text-column", "body"], "must have the column 'body'"),
+        (["--budget", "48", "--columns", "prompt_id=id"], "--history, which is not given"),
     ],
 )
 def test_bad_input_is_one_clear_line(

@@ -43,6 +43,13 @@ def test_mathematical_comparison(capsys, file):
     assert found["maj@3"] == pytest.approx((1 + 0.5) / 2)
 
 
+def test_columns_that_are_none_of_those_known_are_listed(capsys, tmp_path):
+    path = tmp_path / "c.csv"
+    path.write_text("id,completion,accuracy_reward,format_reward\n1,x,1,0\n")
+    assert main(["evaluate", str(path)]) == 2
+    assert "--columns correct=NAME or gold=NAME)? accuracy_reward, format_reward" in capsys.readouterr().err
+
+
 def test_table_and_errors(capsys, file):
     assert main(["evaluate", str(file)]) == 0
     assert "2 problems, 6 completions; 95% intervals over problems" in capsys.readouterr().out

@@ -257,6 +257,24 @@ def test_rollouts_with_names_of_their_own(capsys, tmp_path):
     assert json.loads((tmp_path / "out" / "report.json").read_text())["setting"]["estimator"] == "grpo"
 
 
+@pytest.mark.parametrize(
+    ("header", "row", "words"),
+    [
+        ("step,prompt_id,reward_mean,n_rollouts", "0,a,.5,4", "--columns reward_var=NAME"),
+        (
+            "step,prompt_id,successes,reward_mean,n_rollouts,reward_var",
+            "0,a,,.5,4,",
+            "real rewards need reward_var too",
+        ),
+        ("step,prompt,accuracy_reward", "0,a,.5", "--columns reward=accuracy_reward"),
+    ],
+)
+def test_the_column_that_is_missing_is_the_one_that_is_named(capsys, tmp_path, header, row, words):
+    (tmp_path / "log.csv").write_text(f"{header}\n{row}\n")
+    status, _, err = run(capsys, "replay", tmp_path / "log.csv", "--out", tmp_path / "out")
+    assert status == 2 and words in err
+
+
 def test_the_share_of_a_gap_within_the_noise_is_not_printed(capsys, tmp_path):
     """All prompts alike: the best allocation in hindsight is uniform's, up to chance."""
     rng = np.random.default_rng(0)

@@ -156,6 +156,15 @@ def test_dense_rewards_have_ways(options: dict[str, str], scale: str, base: Path
         assert [row["successes"] for row in run.allocator.history_rows()] == n
 
 
+def test_a_graded_reward_succeeds_from_its_threshold_on(base: Path, tmp_path: Path) -> None:
+    run = trainer(tmp_path, Rewards(), base=base, max_steps=2, success_reward="format_reward>=0.4")
+    run.train()
+    step = run.last_step
+    assert step.successes is not None and set(step.successes) <= {0.0, 1.0} and step.successes.any()
+    n = [int(step.successes[step.rows == q].sum()) for q in range(6)]
+    assert [row["successes"] for row in run.allocator.history_rows()] == n
+
+
 @pytest.mark.parametrize(
     ("names", "found"),
     [

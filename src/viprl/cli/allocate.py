@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from viprl.cli.settings import add_settings, settings_from
+from viprl.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from viprl.plan import Plan
@@ -48,6 +49,10 @@ def run(args: argparse.Namespace) -> int:
     from viprl.cli.replay import columns_argument
     from viprl.replay.one_plan import plan_for_file
 
+    if args.columns is not None and args.history is None:
+        raise ConfigurationError(
+            f"--columns names the columns of --history, which is not given, but got {args.columns!r}"
+        )
     plan = plan_for_file(
         args.prompts,
         settings_from(args, SETTINGS),

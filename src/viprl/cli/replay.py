@@ -90,7 +90,9 @@ def columns_argument(text: str | None) -> dict[str, str]:
 def _outage(text: str | None) -> tuple[int, int] | None:
     if text is None:
         return None
-    start, _, length = text.partition(":")
+    start, colon, length = text.partition(":")
+    if not colon:
+        raise ConfigurationError(f"--outage must be START:LENGTH, in steps, but got {text!r}")
     return _integer("--outage", start), _integer("--outage", length)
 
 

@@ -60,11 +60,13 @@ class Completions:
         problems: in the order of their first row.
         columns: id, problem, completion, extracted, correct, gold, retrieved, supporting -> the column that was read,
             the same for every row; absent where the file has none.
+        unread: the other columns.
         notes: what was found on the way, in sentences.
     """
 
     problems: list[Problem]
     columns: dict[str, str]
+    unread: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -128,7 +130,8 @@ def gather(
             problem.supporting = problem.supporting or _strings(cell.get("supporting"))
         except InvalidInputError as error:
             raise InvalidInputError(f"{source}, row {row_number}: {error}") from error
-    result = Completions(list(problems.values()), names)
+    present = dict.fromkeys(name for _, row in table for name in row)
+    result = Completions(list(problems.values()), names, [name for name in present if name not in names.values()])
     several = sum(len(found) > 1 for found in texts.values())
     repeated = len(texts) - len(set().union(*texts.values())) if texts and not several else 0
     for count, sentence in (

@@ -86,7 +86,8 @@ def measure(
     if not values:
         raise InvalidInputError(
             "completions need marks, texts with gold answers, or retrieved and supporting passages, but the columns "
-            f"that were found are {found.columns}"
+            f"that were found are {found.columns}; which are the others (--columns correct=NAME or gold=NAME)? "
+            f"{', '.join(found.unread) or 'there are none'}"
         )
     measures = {name: _interval(numbers, seed) for name, numbers in values.items()}
     completions = sum(len(p.completions) for p in found.problems)

@@ -5,7 +5,7 @@ from viprl.feedback.guard import Guard, GuardState
 from viprl.feedback.lessons import AwaitedNorms, Lesson
 from viprl.feedback.outage import OutageDetector
 from viprl.feedback.record import FeedbackRecord
-from viprl.feedback.rewards import Rewards, read_rewards
+from viprl.feedback.rewards import Rewards, reached, read_rewards
 from viprl.feedback.scores import PredictionScores
 
 __all__ = [
@@ -19,5 +19,6 @@ __all__ = [
     "PredictionScores",
     "Rewards",
     "group_moments",
+    "reached",
     "read_rewards",
 ]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("viprl")
 
+SILENT_STEPS = 20  # without any success from the first step on, after which it is said
 AWAITED_PLANS = 8  # observed plans whose gradient norms may still come
 
 
@@ -36,6 +37,7 @@ class FeedbackRecord:
         self._outage = quarantine if isinstance(quarantine, OutageDetector) else OutageDetector()
         self._awaited = AwaitedNorms(AWAITED_PLANS)
         self.scores = PredictionScores()
+        self._failures: float | None = 0.0  # outcomes since the first step, none of them a success; None after one
 
     @property
     def holding(self) -> bool:
@@ -57,6 +59,7 @@ class FeedbackRecord:
         outage = False
         if lesson.outcomes is not None:
             successes, rollouts = lesson.counts()
+            self._listen(lesson, bool(successes.any()), float(rollouts.sum()))
             outage = self._quarantine and self._outage.update(lesson.prediction, successes, rollouts)
             if not outage:
                 self.scores.update(lesson.prediction.mean, successes, rollouts)
@@ -94,7 +97,25 @@ class FeedbackRecord:
         self._guard.load_state_dict(state["guard"])
         self._outage.load_state_dict(state["outage"])
         self.scores.load_state_dict(state["scores"])
+        rollouts, _, rate = self.scores.reliability()
+        self._failures = None if np.nansum(rollouts * rate) > 0 else float(rollouts.sum())
         self._awaited.load_state_dict(state["awaited"])
+
+    def _listen(self, lesson: Lesson, succeeded: bool, rollouts: float) -> None:
+        """Say once that a success never came: perhaps it is another reward that means one."""
+        if self._failures is None or succeeded:
+            self._failures = None
+            return
+        self._failures += rollouts
+        if lesson.step + 1 >= SILENT_STEPS:
+            values = lesson.rewards.values
+            logger.warning(
+                "no success in %d steps: none of the %d outcomes that were read is one (rewards of this step: %s); if "
+                "some of these rollouts did succeed, `success_reward` or `reward_values` must say how it is seen",
+                *(lesson.step + 1, self._failures),
+                f"{values[0]:g} to {values[-1]:g}" if len(values) else "none",
+            )
+            self._failures = None
 
     def _judge(self, lesson: Lesson, model: VarianceModel, norms: FloatArray | None) -> None:
         """Let the guard compare the policy's groups with uniform ones, by the model's own measure."""

@@ -147,13 +147,20 @@ def read_outcomes(
     if given is not None:
         source = read_rewards(given, group_sizes, name="successes")
     elif success_at is not None:
-        at = success_at - SAME_REWARD * abs(success_at)  # a sum that float32 rounded down still reaches its threshold
-        return rewards.replaced(np.where(np.isnan(rewards.flat), np.nan, rewards.flat >= at)), reward_values
+        return rewards.replaced(reached(rewards.flat, success_at)), reward_values
     else:
         source = rewards
     name = "rewards" if given is None else "successes"
     values = reward_values or detect_values(source, name)
     return to_successes(source, values or (0.0, 1.0), name), values
+
+
+def reached(rewards: FloatArray, threshold: float | None) -> FloatArray:
+    """1 where a reward is at least the threshold, 0 below it, NaN where it is missing; without one the rewards."""
+    if threshold is None:
+        return rewards
+    at = threshold - SAME_REWARD * abs(threshold)  # a reward that float32 rounded down still reaches its threshold
+    return np.where(np.isnan(rewards), np.nan, (rewards >= at).astype(np.float64))
 
 
 def to_successes(rewards: Rewards, reward_values: tuple[float, float], name: str = "rewards") -> Rewards:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from viprl._tables import read_rows
+from viprl._tables import id_text, read_rows
 from viprl.errors import InvalidInputError
 from viprl.prompts.ids import PromptIdRule, choose_rule
 from viprl.prompts.prompt_set import NamedRows, name_rows
@@ -32,8 +32,18 @@ class PromptFile:
 
     def notes(self) -> list[str]:
         """What a user should know, in sentences."""
+        found = []
         merged = len(self.rows) - len(self.named.prompts)
-        return [f"{merged} of {len(self.rows)} rows of {self.path} repeat a prompt and were merged"] if merged else []
+        if merged:
+            found.append(f"{merged} of {len(self.rows)} rows of {self.path} repeat a prompt and were merged")
+        gaps = [
+            name for name in ID_COLUMNS if 0 < sum(id_text(row.get(name)) is None for row in self.rows) < len(self.rows)
+        ]
+        if gaps and self.named.rule.column is None:
+            found.append(
+                f"some rows of {self.path} have no {gaps[0]}, so its prompts are named by {self.named.rule.describe()}"
+            )
+        return found
 
 
 def read_prompts(

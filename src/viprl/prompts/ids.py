@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from viprl._tables import id_text
 from viprl.errors import ConfigurationError, InvalidInputError
 
 HASH_DIGITS = 16
@@ -97,9 +98,10 @@ class PromptIdRule:
         else:
             source, index = row.get("data_source"), _index(row)
             value = None if source is None or index is None else f"{source}/{index}"
-        if value is None or value == "" or value != value:
+        found = id_text(value)
+        if found is None:
             raise InvalidInputError(f"every row must have a value for {self.describe()}, but one has none")
-        return str(value)
+        return found
 
     def describe(self) -> str:
         """The rule in words, for logs."""

@@ -125,7 +125,10 @@ def name_rows(
     contents: dict[str, str] = {}
     mixed: set[str] = set()
     for number, row in enumerate(rows):
-        prompt_id = rule.id_of(row)
+        try:
+            prompt_id = rule.id_of(row)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"row {number + 1}: {error}") from error
         row_ids.append(prompt_id)
         prompt = row.get(rule.prompt_column)
         if prompt is not None and rule.kind == "column":

@@ -146,8 +146,11 @@ def load_reward(spec: str, task: Task) -> Any:
             found.loader.exec_module(module)
         else:
             module = importlib.import_module(source)
-        return getattr(module, name)
-    except (ImportError, AttributeError, OSError) as error:
+        function = getattr(module, name)
+    except Exception as error:  # whatever importing a user's file raises
         raise ConfigurationError(
-            f"`reward` must name a function that can be imported, but got {spec!r}: {error}"
+            f"`reward` must name a function that can be imported, but got {spec!r}: {type(error).__name__}: {error}"
         ) from error
+    if not callable(function):
+        raise ConfigurationError(f"`reward` must name a function, but {spec!r} is of type {type(function).__name__}")
+    return function

@@ -7,7 +7,14 @@ import pytest
 
 import viprl
 from viprl.errors import ConfigurationError, InvalidInputError, PlanError
-from viprl.integrations.verl.ledger import Answer, MissingRewardsError, PlanLedger, parse_key, repair_score_metrics
+from viprl.integrations.verl.ledger import (
+    Answer,
+    MissingRewardsError,
+    PlanLedger,
+    extra_rewards,
+    parse_key,
+    repair_score_metrics,
+)
 from viprl.plan import Plan
 
 
@@ -144,3 +151,11 @@ def test_score_metrics_are_those_of_the_rewards_present() -> None:
     metrics = {"critic/score/mean": float("nan"), "critic/rewards/max": float("nan"), "actor/lr": 1.0}
     repair_score_metrics(metrics, [1.0, np.nan, 0.0, 1.0])
     assert metrics == {"critic/score/mean": pytest.approx(2 / 3), "critic/rewards/max": 1.0, "actor/lr": 1.0}
+
+
+def test_successes_by_name_and_by_a_threshold():
+    fields = [{"reward_extra_info": info} for info in ({"acc": 0.6}, {"acc": None}, {}, {"acc": 0.5}, {"acc": 0.2})]
+    np.testing.assert_array_equal(extra_rewards(fields, "acc"), [0.6, np.nan, np.nan, 0.5, 0.2])
+    np.testing.assert_array_equal(extra_rewards(fields, "acc", 0.5), [1, np.nan, np.nan, 1, 0])
+    with pytest.raises(ConfigurationError, match="'accuracy'; names: \\['acc'\\]"):
+        extra_rewards(fields, "accuracy", 0.5)

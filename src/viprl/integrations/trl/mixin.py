@@ -26,7 +26,7 @@ from viprl._arrays import FloatArray, IntArray
 from viprl.advantages import advantages_by_row, float32_values
 from viprl.build import build_allocator
 from viprl.errors import ConfigurationError, InvalidInputError, ViprlError
-from viprl.feedback import group_moments
+from viprl.feedback import group_moments, reached
 from viprl.history import HistoryWriter
 from viprl.integrations.trl import contract, logs, setup, weights
 from viprl.integrations.trl.config import AdaptiveFields
@@ -130,7 +130,7 @@ class AdaptiveRolloutMixin(ResumableMixin):
 
     def _choose_success(self, args: Any, functions: list[str], weights: list[float] | None) -> None:
         self._success = setup.success_of(args.settings, functions, weights)
-        args.success_reward = self._success or args.success_reward
+        args.success_reward = args.success_reward or self._success
         args.settings.replace()  # refuses what does not go with it
 
     def _set_up(self, allocator: Any, predictor: Any, policy: Any) -> str:
@@ -233,7 +233,10 @@ class AdaptiveRolloutMixin(ResumableMixin):
 
     def _successes(self, per_func: FloatArray) -> FloatArray | None:
         """(C,) rewards of the function that defines success, NaN where it gave none."""
-        return None if self._success is None else per_func[:, self.reward_func_names.index(self._success)]
+        if self._success is None:
+            return None
+        given: FloatArray = per_func[:, self.reward_func_names.index(self._success)]
+        return reached(given, self.args.settings.success_threshold)
 
     def _advantages(
         self, output: Mapping[str, Any], rewards: FloatArray, rows: IntArray, sizes: IntArray

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from viprl._arrays import FloatArray
 from viprl.errors import ConfigurationError, InvalidInputError, PlanError, ViprlError
+from viprl.feedback import reached
 from viprl.plan import Plan
 
 
@@ -184,8 +185,9 @@ def _check_missing(answers: list[Answer], max_missing: float, step: int) -> None
         )
 
 
-def extra_rewards(extra_fields: Sequence[Any], name: str) -> FloatArray:
-    """(R,) what the reward function returned under a name beside its score, NaN where it gave nothing.
+def extra_rewards(extra_fields: Sequence[Any], name: str, threshold: float | None = None) -> FloatArray:
+    """(R,) what the reward function returned under a name beside its score, NaN where it gave nothing; with a threshold
+    whether it was reached.
 
     Raises:
         ConfigurationError: no row of the batch has that name.
@@ -196,7 +198,7 @@ def extra_rewards(extra_fields: Sequence[Any], name: str) -> FloatArray:
             f"success_reward must name a number in the dict that the reward function returns, but got {name!r}; names: "
             f"{sorted({key for info in infos for key in info})}"
         )
-    return np.array([np.nan if info.get(name) is None else float(info[name]) for info in infos])
+    return reached(np.array([np.nan if info.get(name) is None else float(info[name]) for info in infos]), threshold)
 
 
 def repair_score_metrics(metrics: dict[str, Any], rewards: Sequence[float]) -> None:

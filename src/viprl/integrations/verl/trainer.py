@@ -169,13 +169,14 @@ class AdaptiveTrainerSync(PPOTrainerSync):
         if self.run.learns_variance:
             logs, masks = (columns[field] for field in learned.FIELDS)
             norms = learned.squared_norms(logs, masks, learned.token_aggregation(self.config))
-        name = self.run.settings.success_function
+        settings = self.run.settings
+        name = settings.success_function
         answers = self.ledger.settle(
             uids,
             self._rewards,
             tokens,
             squared_norms=norms,
-            successes=None if name is None else extra_rewards(columns[EXTRA], name),
+            successes=None if name is None else extra_rewards(columns[EXTRA], name, settings.success_threshold),
             max_missing=self.run.options.max_missing,
             step=self.global_steps,
         )

@@ -122,6 +122,8 @@ def forecast(
         InvalidInputError: fewer than two rollouts a prompt.
     """
     prompts = max(1, budget // 8) if batch is None else batch
+    if seed < 0:
+        raise InvalidInputError(f"seed >= 0 must hold, but got {seed}")
     if prompts < 1 or budget < 2 * prompts:
         raise InvalidInputError(f"budget >= 2 * batch >= 2 must hold, but got (budget={budget}, batch={prompts})")
     grid, weights = estimate_distribution(rates)

@@ -80,6 +80,8 @@ def _line_to_type(
         for name in needed:
             options = [*COLUMNS[name], *(COLUMNS["prompt"] if name == "prompt_id" else ())]
             known = next((free[o] for o in options if o in free), None)
+            if known is None and name == "reward":
+                known = next((column for low, column in free.items() if low.endswith("_reward")), None)
             if name in there or (name == "prompt_id" and "prompt" in there):
                 continue
             result["prompt" if known and name == "prompt_id" and known.lower() in COLUMNS["prompt"] else name] = (
@@ -87,5 +89,9 @@ def _line_to_type(
             )
         return result
 
-    best = min((guesses(needed) for needed in layouts.values()), key=lambda g: list(g.values()).count("NAME"))
+    def distance(needed: Collection[str]) -> tuple[int, int]:
+        guessed = guesses(needed)
+        return list(guessed.values()).count("NAME"), len(guessed) - len(needed)  # of equals, the one that has the most
+
+    best = guesses(min(layouts.values(), key=distance))
     return "--columns " + ",".join(f"{name}={column}" for name, column in {**chosen, **best}.items())

@@ -139,7 +139,10 @@ def _log(table: _Visits, report: ReadReport, all_prompts: Sequence[str] | None) 
         k = np.full(len(k), np.nan)
         report.notice("the rewards are real numbers that name no success: visits are scored by the rewards' variance")
     else:
-        refuse(use & np.isnan(k), "successes is missing")
+        told = (
+            " (reward_mean alone does not do: real rewards need reward_var too)" if np.isfinite(mean[use]).any() else ""
+        )
+        refuse(use & np.isnan(k), f"successes is missing{told}")
         refuse(use & (k >= 0) & (k <= n) & (k != np.rint(k)), NAME_REWARDS)
         refuse(use & ~counts, "successes is not in [0, n_rollouts]")
     if named:

@@ -19,7 +19,7 @@ PROTOCOLS = {
     "pool": "simulated passes over prompts with known success rates",
     "drift": "simulated prompts whose success rates drift",
 }
-ESTIMATORS = {"rloo": "RLOO", "dr_grpo": "Dr. GRPO"}
+ESTIMATORS = {"rloo": "RLOO", "dr_grpo": "Dr. GRPO", "grpo": "GRPO, normalised by the deviation"}
 PHASES = {
     "later": "Steps whose prompts were all met before",
     "first visits": "Steps with prompts met for the first time",
