@@ -59,6 +59,9 @@ def test_from_a_log_to_a_report(capsys, log, tmp_path):
     assert {row["rule"] for row in data["rules"]["later"]} == set(rules.split(","))
     assert data["headline"] in out and data["world"]["steps"] == 40
     assert (tmp_path / "report.html").exists() and (tmp_path / "report.png").exists()
+    assert data["selection"]["basis"] == "recorded" and data["selection"]["steps"] == 10
+    assert "Selection (learnability, 4 candidates a prompt) at the same rollouts" in out
+    assert "What selecting prompts would have saved" in (tmp_path / "report.html").read_text()
     first = {row["rule"]: row["ratio"] for row in data["rules"]["later"]}
     assert run(capsys, *command)[0] == 0
     data = json.loads((tmp_path / "report.json").read_text())
@@ -153,6 +156,9 @@ def test_steps_that_no_sizes_fit_are_left_out_and_said(capsys, log, tmp_path):
 def test_forecast_in_words_and_json(capsys, log):
     status, out, _ = run(capsys, "forecast", "--rates", log / "log.parquet", "--budget", 240, "--batch", 30)
     assert status == 0 and "recommended: L = " in out and "30 prompts, 240 rollouts" in out
+    assert "Selection: not told, since 30 prompts are no two batches of 30 to choose among." in out
+    status, out, _ = run(capsys, "forecast", "--rates", log / "log.parquet", "--budget", 80, "--batch", 10)
+    assert status == 0 and "Selection (learnability, 3 candidates a prompt) at the same rollouts" in out
     status, out, _ = run(
         capsys,
         "forecast",
@@ -163,8 +169,11 @@ def test_forecast_in_words_and_json(capsys, log):
         "--budget",
         240,
         "--json",
+        "--candidates",
+        1,
     )
     data = json.loads(out)
+    assert data["selection"] is None
     assert status == 0 and data["lower"] <= 8 <= data["upper"] and len(data["reasons"]) >= 4
 
 

@@ -50,6 +50,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     run.add_argument("--batch", type=int, default=None, help="prompts a step (pool 512, drift 128)")
     run.add_argument("--epochs", type=int, default=2, help="passes over the pool")
     run.add_argument("--resamples", type=int, default=2000, help="of the bootstrap")
+    run.add_argument(
+        "--candidates",
+        type=int,
+        default=4,
+        help="prompts offered for each of a step, for what selection saves; 1: none",
+    )
+    run.add_argument("--selection", default="learnability", choices=names("selection"))
     run.add_argument("--fresh", action="store_true", help="ignore results of an earlier call in --out")
     run.add_argument("--quiet", action="store_true", help="no progress bar")
     parser.set_defaults(run=run_replay)
@@ -58,7 +65,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run_replay(args: argparse.Namespace) -> int:
     plain: tuple[str, ...] = ("log", "protocol", "out", "format", "on_error", "reward_column", "success_at")
     plain += ("rollouts", "prompts", "embeddings", "estimator", "group_size", "min_group_size")
-    plain += ("max_group_size", "jobs", "batch", "epochs", "resamples", "fresh")
+    plain += ("max_group_size", "jobs", "batch", "epochs", "resamples", "fresh", "candidates", "selection")
     request = ReplayRequest(
         **{name: getattr(args, name) for name in plain},
         rules=_names(args.rules),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from viprl import registry
 from viprl.build import build_policy, build_predictor
 from viprl.errors import ConfigurationError
+from viprl.prediction import Predictor
 from viprl.prompts import PromptSet
 from viprl.replay.rules import (
     DAPO,
@@ -98,12 +99,19 @@ def build_rule(name: RuleName, prompts: PromptSet, setting: Setting, seed: int) 
         raise ConfigurationError(
             f"the predictor {name.predictor!r} needs the prompts' embeddings (--prompts, --embeddings), but got none"
         )
-    own = "embeddings" in entry.reads and prompts.embeddings is not None
-    settings = AllocationSettings(predictor=entry.name, embedding_model="the prompts' own" if own else "none")
-    policy, predictor = build_policy(name.policy), build_predictor(prompts, settings)
+    policy, predictor = build_policy(name.policy), predictor_over(prompts, name.predictor)
     if name.guarded:
         return GuardedRule(name.text, policy, predictor, setting)
     return PolicyRule(name.text, policy, predictor)
+
+
+def predictor_over(prompts: PromptSet, name: str) -> Predictor:
+    """The predictor of that name over the prompts, with their embeddings where it reads any."""
+    entry = registry.find("predictor", name)
+    own = "embeddings" in entry.reads and prompts.embeddings is not None
+    settings = AllocationSettings(predictor=entry.name, embedding_model="the prompts' own" if own else "none")
+    predictor: Predictor = build_predictor(prompts, settings)
+    return predictor
 
 
 def not_for(name: RuleName, world: World) -> str | None:

@@ -24,10 +24,12 @@ from viprl.replay.readers import ReadReport, read_log, read_rates
 from viprl.replay.readers.report import OnError
 from viprl.replay.report import write_report
 from viprl.replay.rules import Setting, formula
+from viprl.replay.saving import saving, saving_lines
 from viprl.replay.summary import Summary, summarize
 from viprl.replay.wording import calibration_lines, headline, text_table
 from viprl.replay.worlds import DriftingPrompts, PromptPool, RecordedLog, World
 from viprl.reports.progress import make_progress
+from viprl.settings import AllocationSettings
 
 PROTOCOLS = ("log", "pool", "drift", "resample")
 POOL_SEEDS = (0, 1, 2)
@@ -69,6 +71,8 @@ class ReplayRequest:
     batch: int | None = None
     epochs: int = 2
     resamples: int = 2000
+    candidates: int = 4
+    selection: str = "learnability"
     fresh: bool = False
 
     def __post_init__(self) -> None:
@@ -95,6 +99,7 @@ class ReplayRequest:
         for rule in self.rules:
             parse_rule(rule)
         formula(self.estimator)
+        self.selecting = AllocationSettings(candidates=self.candidates, selection=self.selection)
 
 
 @dataclass
@@ -149,6 +154,8 @@ def run_request(request: ReplayRequest, *, say: Callable[[str], None] = print, b
         )
     summary = summarize(comparison, world, setting, resamples=request.resamples)
     summary.notes = notes
+    if request.candidates > 1 and not comparison.interrupted:
+        summary.saving = saving(world, prompts, setting, request.selecting, seeds=seeds, resamples=request.resamples)
     for line in report_lines(summary):
         say(line)
     files = write_report(summary, out)
@@ -162,6 +169,8 @@ def report_lines(summary: Summary) -> list[str]:
     for phase in summary.phases:
         lines += [*text_table(summary, phase), ""]
     lines += [*calibration_lines(summary), "", headline(summary)]
+    if summary.saving is not None:
+        lines += ["", *saving_lines(summary.saving)]
     lines += [f"{rule} did not run: {why}" for rule, why in summary.failures.items()]
     if summary.interrupted:
         lines.append("interrupted: the report holds the rules that were finished; the same command goes on from here")

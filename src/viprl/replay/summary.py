@@ -21,6 +21,7 @@ from viprl.replay.engine.compare import Comparison
 from viprl.replay.engine.trace import Trace
 from viprl.replay.lineup import parse_rule
 from viprl.replay.rules import Setting
+from viprl.replay.saving import Saving
 from viprl.replay.worlds import World
 
 VERDICTS = ("better", "worse", "no difference shown")
@@ -81,6 +82,8 @@ class Summary:
         reliability: rule -> (2, 10, 3), see ``Trace``.
         seeds: used.
         interrupted, failures: of the comparison.
+        notes: what the reader said.
+        saving: what selecting prompts would have saved, or why that cannot be told; None where it was not asked.
     """
 
     world: dict[str, Any]
@@ -98,6 +101,7 @@ class Summary:
     interrupted: bool = False
     failures: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    saving: Saving | str | None = None
 
     @property
     def headline_phase(self) -> str:

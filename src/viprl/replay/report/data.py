@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from viprl.evaluation.intervals import Interval
+from viprl.replay.saving import saving_data
 from viprl.replay.summary import Summary
 from viprl.replay.wording import headline
 
@@ -38,6 +39,7 @@ def report_data(summary: Summary) -> dict[str, Any]:
         "series": summary.series,
         "spending": summary.spending,
         "reliability": summary.reliability,
+        "selection": saving_data(summary.saving),
     }
     result: dict[str, Any] = _plain(plain)
     return result

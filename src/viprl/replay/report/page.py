@@ -8,6 +8,7 @@ from typing import Any
 from viprl.replay.lineup import parse_rule, source_of
 from viprl.replay.report.charts import ratio_chart, reliability_charts, spending_chart
 from viprl.replay.report.tables import calibration_table, cost_bars, rules_table
+from viprl.replay.saving import saving_lines
 from viprl.replay.summary import Summary
 from viprl.replay.wording import headline, label
 from viprl.reports.pages import facts, page, warnings
@@ -73,6 +74,9 @@ def _results(summary: Summary) -> str:
         name = PHASES.get(other, f"Phase: {other}")
         text = f"{name} ({summary.best_name}: {summary.best_ratio[other]:.3f})"
         parts.append(f"<details><summary>{escape(text)}</summary>{rules_table(summary, other)}</details>")
+    if summary.saving is not None:
+        found = "".join(f"<p>{escape(line)}</p>" for line in saving_lines(summary.saving))
+        parts.append(f"<h2>What selecting prompts would have saved</h2>{found}")
     return "".join(parts)
 
 

@@ -6,6 +6,7 @@ the policy jumps. What a rule loses in the steps after an event is the price of 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -140,6 +141,12 @@ class DriftingPrompts:
             name, silent = self.phase(index)
             rng = np.random.default_rng([seed, 2, index])
             yield SimulatedStep(index, name, rows, p[rows], self.budget, rng, _AnyOthers(p, rng), silent=silent)
+
+    def offering(self, candidates: int) -> DriftingPrompts:
+        """The same world with so many times the prompts in a step, for the same rollouts."""
+        wider = copy.copy(self)
+        wider.batch, wider.group_size = candidates * self.batch, self.group_size / candidates
+        return wider
 
     def describe(self) -> dict[str, object]:
         return {

@@ -67,6 +67,11 @@ class PromptPool:
                 number += 1
                 yield SimulatedStep(number, f"epoch {epoch}", rows, self.p[rows], self.budget, outcomes, following)
 
+    def offering(self, candidates: int) -> PromptPool:
+        """The same pool with so many times the prompts a step, gone through as much faster, for the same rollouts."""
+        batch, size, epochs = candidates * self.batch, self.group_size / candidates, candidates * self.epochs
+        return PromptPool(self.prompt_ids, self.p, batch=batch, group_size=size, epochs=epochs, draws=self.draws)
+
     def describe(self) -> dict[str, object]:
         return {
             "protocol": "pool",
