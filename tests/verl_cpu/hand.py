@@ -59,6 +59,22 @@ def expected_advantages(rows: list[Row], estimator: str) -> dict[str, float]:
     return result
 
 
+def weights_of(rows: list[Row], estimator: str) -> dict[str, float]:
+    """question -> the factor that all advantages of its group carry beyond the definition; dead groups show none."""
+    expected, weights = expected_advantages(rows, estimator), {}
+    for members in groups_of(rows).values():
+        ratios = [
+            value / expected[row["key"]]
+            for row in members
+            for value, mask in zip(row["advantages"], row["response_mask"], strict=True)
+            if mask and expected[row["key"]]
+        ]
+        if ratios:
+            assert max(ratios) - min(ratios) < 1e-5, ratios
+            weights[question_of(members[0])] = ratios[0]
+    return weights
+
+
 def advantage_error(rows: list[Row], estimator: str) -> float:
     """Largest difference between a recorded advantage (every token of it) and the hand computation."""
     expected = expected_advantages(rows, estimator)

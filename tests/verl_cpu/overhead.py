@@ -1,4 +1,4 @@
-"""What the allocator costs the TaskRunner: predict, allocate, observe and save, beside the steps of a real run.
+"""What the allocator costs the TaskRunner: predict, allocate (or select), observe and save, beside a real run's steps.
 
     python overhead.py --prompts 17255                    in this process, no cluster
     python overhead.py --prompts 17255 --run FOLDER       in the TaskRunner of a CPU run (two rollouts a prompt)
@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 NAMES = ("viprl_allocate", "viprl_observe", "viprl_save")
 
 
-def in_process(count: int, batch: int, steps: int, predictor: str) -> dict[str, float]:
+def in_process(count: int, batch: int, steps: int, predictor: str, candidates: int) -> dict[str, float]:
     """Medians (ms) over the steps, and seconds for the set-up, on verl-like rows of one distinct prompt each."""
     from datasets import Dataset
 
@@ -42,7 +42,9 @@ def in_process(count: int, batch: int, steps: int, predictor: str) -> dict[str, 
     }
     holder = types.SimpleNamespace(dataframe=Dataset.from_dict(rows))
     budget = StepBudget(batch, 8 * batch, 3, 32, 8 * batch)
-    settings = AllocationSettings(estimator="rloo", predictor=predictor, variance="formula").for_step(batch, 8 * batch)
+    settings = AllocationSettings(
+        estimator="rloo", predictor=predictor, variance="formula", candidates=candidates
+    ).for_step(batch, 8 * batch)
     run = RunSettings(AdaptiveOptions(settings), settings, budget, True)
     measured: dict[str, list[float]] = {name: [] for name in (*NAMES, "set-up")}
     processor: dict[str, list[float]] = {}
@@ -62,11 +64,14 @@ def in_process(count: int, batch: int, steps: int, predictor: str) -> dict[str, 
     with tempfile.TemporaryDirectory() as folder:
         for step in range(steps):
             # two visits to the same prompts: the second meets a warm predictor
-            chosen = order[(step // 2 * batch) % (count - batch) :][:batch]
+            offered = candidates * batch
+            chosen = order[(step // 2 * offered) % (count - offered) :][:offered]
             ids = [prompts.ids[i] for i in chosen]
             ledger = PlanLedger()
-            plan = timed("viprl_allocate", lambda ids=ids: allocator.allocate(ids, budget.rollouts))
-            uids = [f"{step}u{i}" for i in range(batch)]
+            decide = allocator.allocate if candidates == 1 else allocator.select
+            plan = timed("viprl_allocate", lambda ids=ids, decide=decide: decide(ids, budget.rollouts))
+            chosen = chosen[plan.kept]
+            uids = [f"{step}u{i}" for i in range(len(plan))]
             ledger.open(plan, uids)
             rewards = (rng.random(budget.rollouts) < np.repeat(chance[chosen], plan.group_sizes)).astype(float)
             names = [uid for uid, size in zip(uids, plan.group_sizes, strict=True) for _ in range(size)]
@@ -139,13 +144,14 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--predictor", default="calibrated")
+    parser.add_argument("--candidates", type=int, default=1, help="offered for each prompt of the batch; not in a run")
     parser.add_argument("--run", type=Path, metavar="FOLDER")
     parser.add_argument("--seconds", type=float, default=1800.0)
     args = parser.parse_args()
     common = (args.prompts, args.batch, args.steps, args.predictor)
-    found = in_a_run(args.run, *common, args.seconds) if args.run else in_process(*common)
+    found = in_a_run(args.run, *common, args.seconds) if args.run else in_process(*common, args.candidates)
     total = sum(found[name] for name in NAMES)
-    print(f"{args.prompts} prompts, batches of {args.batch}, predictor {args.predictor}")
+    print(f"{args.prompts} prompts, batches of {args.batch}, candidates x{args.candidates}, predictor {args.predictor}")
     for name, value in {**found, "allocate + observe + save": total}.items():
         print(f"{name:28s} {value:10.2f}")
 

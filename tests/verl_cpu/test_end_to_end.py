@@ -20,6 +20,7 @@ from hand import (
     question_of,
     sizes_of,
     std_advantage_error,
+    weights_of,
 )
 from verl_cpu.launch import Run, overrides
 from verl_cpu.rewards import is_right
@@ -189,6 +190,26 @@ def test_candidates_are_selected_and_resume_after_sigkill(launch: Launch) -> Non
     for line in read_lines(second.metrics):
         assert line["data"]["viprl/kept"] == len(groups_of(after[line["step"]]))
         assert line["data"]["timing_s/viprl_select"] < 1.0
+
+
+def test_an_unbiased_selection_on_two_ranks(launch: Launch) -> None:
+    run = launch(
+        "run",
+        *(*ADAPTIVE, "algorithm.adv_estimator=viprl_rloo", "+viprl.candidates=4", "+viprl.selection=unbiased"),
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4",
+        data="mixed",
+        ranks=2,
+        steps=6,
+    )
+    finish(run)
+    told = history(run)
+    seen = []
+    for step, rows in by_step(read_lines(run.record)).items():
+        assert len(rows) == 32 and not any(row["padding"] for row in rows)
+        own = {row["prompt_id"]: row["group_size"] for row in told if row["step"] == step - 1}
+        assert {f"tiny/{name.split()[0][1:]}": n for name, (n,) in sizes_of(rows).items()} == own
+        seen += weights_of(rows, "rloo").values()
+    assert len(seen) > 12 and min(seen) > 0 and max(seen) > 1.1 * min(seen)
 
 
 def kill(run: Run, step: int) -> dict[int, list[dict[str, Any]]]:
