@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 RUN    := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 PYTEST := $(RUN) $(BIN)/python -m pytest -n 2 --dist loadfile -rs
 
-.PHONY: setup demo test test-slow test-verl lint bench clean
+.PHONY: setup demo test test-slow test-verl lint docs package bench clean
 
 setup: $(VENV)/.ready
 
@@ -34,6 +34,18 @@ lint: setup
 	$(BIN)/ruff check src tests benchmarks experiments examples
 	$(BIN)/ruff format --check src tests benchmarks experiments examples
 	$(BIN)/mypy
+
+# the site, in an environment of its own: build/site/index.html
+docs: .venv-docs/.ready
+	PYTHONPATH=src NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build -q --strict
+
+.venv-docs/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip install -q -c constraints.txt -e '.[docs]'
+	touch $@
+
+package:
+	PYTHON=$(PYTHON) bash scripts/check_package.sh
 
 bench: setup
 	for script in benchmarks/*_*.py; do $(RUN) $(BIN)/python $$script || exit 1; done
