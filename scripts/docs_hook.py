@@ -1,4 +1,4 @@
-"""MkDocs hook: the first page is the README, and links out of docs/ name the file in the checkout instead of breaking."""
+"""MkDocs hook: the first page is the README; links out of docs/ name the file in the checkout instead of breaking."""
 
 from __future__ import annotations
 

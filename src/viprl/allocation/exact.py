@@ -101,7 +101,7 @@ def solve_with_bound(
     scale: ArrayLike | None = None,
     cost: ArrayLike | None = None,
 ) -> Solution:
-    """As ``solve_allocation``, with the objective and a lower bound; never warns about inexactness."""
+    """As ``solve_allocation`` (bounds, scale and cost (B,) each), with the objective and a lower bound; never warns."""
     problem, weight = _prepare(model, prediction, budget, min_group_size, max_group_size, scale, cost)
     if weight is not None and problem.cost is None and _convex_for(model, problem):
         sizes = solve_separable(problem, weight, _gain(model))
@@ -113,7 +113,7 @@ def solve_with_bound(
 def objective(
     model: VarianceModel, prediction: Prediction | ArrayLike, sizes: ArrayLike, scale: FloatArray | None = None
 ) -> float:
-    """sum_q scale_q v_q(n_q); prompts of scale zero count nothing."""
+    """sum_q scale_q v_q(n_q) for sizes and scale (B,); prompts of scale zero count nothing."""
     values = model.variance(prediction, sizes)
     if scale is not None:
         with np.errstate(invalid="ignore"):

@@ -71,7 +71,7 @@ def solve_relaxation(
     max_group_size: ArrayLike,
     scale: ArrayLike | None = None,
 ) -> Relaxation:
-    """Real group sizes by bisection on the multiplier.
+    """Real group sizes by bisection on the multiplier; bounds and scale are numbers or (B,).
 
     Raises:
         InvalidInputError: a model without a slope, or bounds below the model's convex range (Dr. GRPO: L >= 3; RLOO:

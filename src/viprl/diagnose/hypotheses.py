@@ -58,14 +58,14 @@ def pearson(rewards: Sequence[ArrayLike], values: Sequence[ArrayLike]) -> tuple[
 
 
 def fisher(p_values: ArrayLike) -> TestResult:
-    """-2 sum log p is chi-squared with 2 K degrees of freedom if all K hypotheses hold."""
+    """-2 sum log p of p-values (K,) is chi-squared with 2 K degrees of freedom if all K hypotheses hold."""
     p = _p_values(p_values)
     statistic = float(-2 * np.log(np.maximum(p, np.finfo(float).tiny)).sum())
     return TestResult(statistic, float(stats.chi2.sf(statistic, 2 * len(p))), len(p))
 
 
 def edgington(p_values: ArrayLike) -> TestResult:
-    """The sum of K uniform p-values has the Irwin-Hall distribution; small sums speak against the hypotheses."""
+    """The sum of uniform p-values (K,) has the Irwin-Hall distribution; small sums speak against the hypotheses."""
     p = _p_values(p_values)
     return TestResult(float(p.sum()), irwin_hall_cdf(float(p.sum()), len(p)), len(p))
 
@@ -89,14 +89,14 @@ def irwin_hall_cdf(x: float, count: int) -> float:
 
 
 def levene(groups: Sequence[ArrayLike]) -> TestResult:
-    """Levene's test on absolute deviations from the groups' medians: robust to long tails."""
+    """Levene's test on absolute deviations from the medians of groups (n,) each: robust to long tails."""
     kept = _groups(groups)
     deviations = [np.abs(z - np.median(z)) for z in kept]
     return _anova(deviations)
 
 
 def obrien(groups: Sequence[ArrayLike]) -> TestResult:
-    """O'Brien's test: analysis of variance of scores whose group means are the groups' variances (w = 1/2)."""
+    """O'Brien's test of groups (n,) each: analysis of variance of scores whose means are the variances (w = 1/2)."""
     return _anova([obrien_scores(z) for z in _groups(groups)])
 
 
@@ -118,7 +118,7 @@ def _anova(groups: Sequence[FloatArray]) -> TestResult:
 
 
 def variance_ratio(groups: Sequence[ArrayLike]) -> float:
-    """Effect size for unequal variances: 90th over 10th percentile of the groups' variances."""
+    """Effect size for unequal variances: 90th over 10th percentile of the variances of groups (n,) each."""
     variances = np.array([np.var(g, ddof=1) for g in _groups(groups)])
     low, high = np.quantile(variances, [0.1, 0.9])
     return float(high / low) if low > 0 else float("inf") if high > 0 else 1.0

@@ -35,10 +35,12 @@ class Ratio:
 
     @property
     def low(self) -> float:
+        """Lower end of the 95 % interval."""
         return self.value - 1.96 * self.standard_error
 
     @property
     def high(self) -> float:
+        """Upper end of the 95 % interval."""
         return self.value + 1.96 * self.standard_error
 
 

@@ -27,7 +27,7 @@ class EmbeddingFile(NamedTuple):
 def save_embeddings(
     path: str | Path, prompt_ids: Sequence[str], embeddings: NDArray[np.float32], *, model: str, fingerprint: str
 ) -> None:
-    """Write an .npz with ``prompt_ids``, ``embeddings``, ``model``, ``fingerprint``, ``format``, atomically."""
+    """Write an .npz with ``prompt_ids``, ``embeddings`` (N, d), ``model``, ``fingerprint``, ``format``, atomically."""
     path = Path(path)
     if path.suffix != ".npz":
         raise InvalidInputError(f"an embeddings file must end in .npz, but got {path}")

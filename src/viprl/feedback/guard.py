@@ -107,6 +107,7 @@ class Guard:
         return GuardState(float(ratio), error, float(used / uniform), self.holding)
 
     def state_dict(self) -> dict[str, Any]:
+        """What the next step needs, as plain numbers and arrays."""
         return {
             "holding": self.holding,
             "tested": self.tested,
@@ -116,6 +117,7 @@ class Guard:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a ``state_dict``."""
         self.holding, self.tested = bool(state["holding"]), bool(state["tested"])
         self._weight = float(state["weight"])
         self._sums, self._products = np.array(state["sums"], float), np.array(state["products"], float)

@@ -43,6 +43,7 @@ class Lesson:
 
     @classmethod
     def of(cls, plan: Plan, rewards: Rewards, outcomes: Rewards | None) -> Lesson:
+        """The lesson of a plan and what came back for it."""
         return cls(
             plan.key,
             plan.step,
@@ -79,6 +80,7 @@ class Lesson:
             model.learn(self.prompt_ids, self.prediction, self.group_sizes, self.outcomes.flat, norms)
 
     def state_dict(self) -> dict[str, Any]:
+        """What the next step needs, as plain numbers and arrays."""
         nodes, weights = self.prediction.nodes()
         return {
             "key": self.key,
@@ -98,6 +100,7 @@ class Lesson:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Lesson:
+        """The inverse of ``state_dict``."""
         nodes, weights = state["nodes"], state["weights"]
         prediction = Prediction(
             state["mean"],
@@ -158,7 +161,9 @@ class AwaitedNorms:
         self._lessons.pop(key, None)
 
     def state_dict(self) -> dict[str, Any]:
+        """What the next step needs, as plain numbers and arrays."""
         return {key: None if lesson is None else lesson.state_dict() for key, lesson in self._lessons.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a ``state_dict``."""
         self._lessons = {key: None if saved is None else Lesson.from_state(saved) for key, saved in state.items()}

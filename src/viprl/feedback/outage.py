@@ -71,7 +71,9 @@ class OutageDetector:
         return bool(special.bdtrc(failed - 1, steady, rate) < self.significance)
 
     def state_dict(self) -> dict[str, Any]:
+        """What the next step needs, as plain numbers and arrays."""
         return {"streak": self.streak, "past": self._past}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a ``state_dict``."""
         self.streak, self._past = int(state["streak"]), np.array(state["past"], float)

@@ -86,6 +86,7 @@ class FeedbackRecord:
         return ratios | self.scores.metrics()
 
     def state_dict(self) -> dict[str, Any]:
+        """What the next step needs, as plain numbers and arrays."""
         return {
             "guard": self._guard.state_dict(),
             "outage": self._outage.state_dict(),
@@ -94,6 +95,7 @@ class FeedbackRecord:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a ``state_dict``."""
         self._guard.load_state_dict(state["guard"])
         self._outage.load_state_dict(state["outage"])
         self.scores.load_state_dict(state["scores"])

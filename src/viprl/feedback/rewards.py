@@ -48,22 +48,27 @@ class Rewards:
 
     @property
     def counts(self) -> IntArray:
+        """(B,) rollouts with a reward."""
         return self.moments.count
 
     @property
     def means(self) -> FloatArray:
+        """(B,) mean rewards; NaN where there is none."""
         return self.moments.mean
 
     @property
     def variances(self) -> FloatArray:
+        """(B,) unbiased variances of the rewards; NaN below two."""
         return self.moments.variance
 
     @property
     def noise(self) -> FloatArray:
+        """(B,) unbiased estimate of Var(variance) given the prompt; see ``GroupMoments``."""
         return self.moments.noise
 
     @property
     def constant(self) -> BoolArray:
+        """(B,) True where all rewards of a group are equal."""
         return self.moments.constant
 
     @property
@@ -94,7 +99,7 @@ class Rewards:
 
 
 def read_rewards(rewards: Any, group_sizes: NDArray[np.int64], *, name: str = "rewards") -> Rewards:
-    """Rewards as a user has them, by group; see ``read_flat``."""
+    """Rewards as a user has them, by group of ``group_sizes`` (B,); see ``read_flat``."""
     sizes = np.asarray(group_sizes)
     return Rewards.of(read_flat(rewards, sizes, name), sizes)
 
@@ -156,7 +161,7 @@ def read_outcomes(
 
 
 def reached(rewards: FloatArray, threshold: float | None) -> FloatArray:
-    """1 where a reward is at least the threshold, 0 below it, NaN where it is missing; without one the rewards."""
+    """(C,) 1 where a reward is at least the threshold, 0 below, NaN where it is missing; without one the rewards."""
     if threshold is None:
         return rewards
     at = threshold - SAME_REWARD * abs(threshold)  # a reward that float32 rounded down still reaches its threshold

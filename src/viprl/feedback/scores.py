@@ -61,9 +61,11 @@ class PredictionScores:
         return np.stack([rollouts, predicted / share, seen / share])
 
     def state_dict(self) -> dict[str, Any]:
+        """What the next step needs, as plain numbers and arrays."""
         return {"weight": self._weight, "sums": self._sums, "bins": self._bins, "rate": self._rate}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a ``state_dict``."""
         self._weight = float(state["weight"])
         self._sums, self._bins, self._rate = (np.array(state[name], float) for name in ("sums", "bins", "rate"))
 

@@ -108,6 +108,7 @@ class VisitLog:
 
     @property
     def n_steps(self) -> int:
+        """Number of recorded steps."""
         return len(self.step_numbers)
 
     @property

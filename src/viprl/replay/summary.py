@@ -105,10 +105,12 @@ class Summary:
 
     @property
     def headline_phase(self) -> str:
+        """The last phase: the one that the headline judges."""
         return self.phases[-1]
 
     @property
     def headline_rows(self) -> list[RuleRow]:
+        """The rules' rows of the headline's phase."""
         return self.rows[self.headline_phase]
 
 

@@ -34,10 +34,12 @@ class HeldOut:
 
     @property
     def sampled_rate(self) -> float:
+        """Mean success rate of the sampled answers, in [0, 1]."""
         return float(np.nanmean(self.sampled))
 
     @property
     def greedy_rate(self) -> float:
+        """Mean success rate of the greedy answers, in [0, 1]."""
         return float(np.nanmean(self.greedy))
 
 

@@ -94,10 +94,12 @@ class TrainConfig(AllocationSettings):
 
     @property
     def task_name(self) -> str:
+        """The task's name, however it was given."""
         return self.task if isinstance(self.task, str) else str(self.task["name"])
 
     @property
     def task_settings(self) -> dict[str, Any]:
+        """What the task is built with beside its name."""
         return {} if isinstance(self.task, str) else {k: v for k, v in self.task.items() if k != "name"}
 
     @property

@@ -98,6 +98,7 @@ class OutcomeMoments(VarianceModel):
 
     @property
     def estimator(self) -> str:
+        """The estimator whose variance is learned."""
         return self._estimator
 
     @property

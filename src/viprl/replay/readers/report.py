@@ -90,6 +90,7 @@ class ReadReport:
 
     @property
     def malformed_rows(self) -> int:
+        """Rows that could not be read, for whatever reason."""
         return sum(self.malformed.values())
 
     def lines(self) -> list[str]:

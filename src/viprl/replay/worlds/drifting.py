@@ -129,6 +129,7 @@ class DriftingPrompts:
         return name, silent
 
     def run(self, seed: int) -> Iterator[Step]:
+        """The steps of one simulated run, in order."""
         order_rng = np.random.default_rng([seed, 1])
         order = order_rng.permutation(len(self.prompt_ids))
         cursor = 0
@@ -149,6 +150,7 @@ class DriftingPrompts:
         return wider
 
     def describe(self) -> dict[str, object]:
+        """What the report says of the protocol."""
         return {
             "protocol": "drift",
             "prompts": len(self.prompt_ids),

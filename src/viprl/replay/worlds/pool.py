@@ -55,6 +55,7 @@ class PromptPool:
         self.n_steps = epochs * (len(self.p) // batch)
 
     def run(self, seed: int) -> Iterator[Step]:
+        """The steps of one simulated run, in order."""
         rng = np.random.default_rng(seed)
         orders = rng if self.draws == "reference" else np.random.default_rng([seed, 1])
         number = 0
@@ -73,6 +74,7 @@ class PromptPool:
         return PromptPool(self.prompt_ids, self.p, batch=batch, group_size=size, epochs=epochs, draws=self.draws)
 
     def describe(self) -> dict[str, object]:
+        """What the report says of the protocol."""
         return {
             "protocol": "pool",
             "prompts": len(self.prompt_ids),

@@ -177,9 +177,11 @@ class RecordedLog:
         self._outage_numbers = (np.inf, -np.inf) if outage is None else (numbers[outage[0]], numbers[sum(outage) - 1])
 
     def in_outage(self, number: int) -> bool:
+        """True where the recorded step lies inside the staged outage."""
         return bool(self._outage_numbers[0] <= number <= self._outage_numbers[1])
 
     def run(self, seed: int) -> Iterator[Step]:
+        """The recorded steps, in order."""
         rng = np.random.default_rng(seed)
         log = self.log
         seen = np.zeros(len(log.prompt_ids), bool)
@@ -193,6 +195,7 @@ class RecordedLog:
             seen[rows] = True
 
     def describe(self) -> dict[str, object]:
+        """What the report says of the protocol."""
         return {
             "protocol": "resample" if self.resample else "log",
             "prompts": len(self.prompt_ids),
