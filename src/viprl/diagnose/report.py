@@ -221,6 +221,11 @@ def _verdict(ratio: Ratio) -> str:
     return "harms" if ratio.low > 1 else "unclear"
 
 
+def _p(value: float) -> str:
+    """A p-value in words; what underflows is not zero."""
+    return f"= {value:.2g}" if value > 1e-300 else "< 1e-300"
+
+
 def _known(ratio: float) -> str:
     return "unknown (no such prompts)" if np.isnan(ratio) else f"{ratio:.2g}"
 
@@ -235,11 +240,11 @@ def explain(report: AssumptionReport) -> str:
     lines = [
         f"{report.prompts} prompts with both outcomes, {report.rollouts:.0f} rollouts each.",
         f"Rewards and gradient norms are {'correlated' if correlated else 'not detectably correlated'} "
-        f"(Fisher p = {tests['fisher'].p_value:.2g}, Edgington p = {tests['edgington'].p_value:.2g}; mean correlation "
+        f"(Fisher p {_p(tests['fisher'].p_value)}, Edgington p {_p(tests['edgington'].p_value)}; mean correlation "
         f"{report.mean_correlation:+.2f}). A success's squared gradient relative to a failure's: {_known(low)} "
         f"where success is rare, {_known(high)} where it is common.",
         f"Gradient noise {'differs' if unequal else 'does not detectably differ'} between prompts (Levene "
-        f"p = {tests['levene'].p_value:.2g}, O'Brien p = {tests['obrien'].p_value:.2g}; 90th to 10th percentile of the "
+        f"p {_p(tests['levene'].p_value)}, O'Brien p {_p(tests['obrien'].p_value)}; 90th to 10th percentile of the "
         f"variances {report.variance_spread:.1f}).",
         f"What counts: allocating by p(1-p) gives {formula.value:.3f} of uniform's variance (95 % interval "
         f"{formula.low:.3f} to {formula.high:.3f}), learned variances {learned.value:.3f} ({learned.low:.3f} to "

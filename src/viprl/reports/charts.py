@@ -111,9 +111,9 @@ class Cells:
 
     @property
     def range(self) -> tuple[float, float]:
-        """Values of the faintest and of the strongest colour; at least 1 apart."""
-        low = float(np.nanmin(self.values))
-        return low, max(float(np.nanmax(self.values)), low + 1)
+        """Values of the faintest and of the strongest colour: whole numbers, at least 1 apart."""
+        low = float(np.floor(np.nanmin(self.values)))
+        return low, max(float(np.ceil(np.nanmax(self.values))), low + 1)
 
     def levels(self) -> FloatArray:
         """Index of each cell's colour, NaN where it is blank."""

@@ -69,8 +69,13 @@ class MathTask(Task):
             rows, held_out = _split(rows, test_size or max(1, len(rows) // 10))
         else:
             trained = {row["problem"] for row in rows}
-            held_out = [row for row in self._rows(test, test_split, subset) if row["problem"] not in trained]
-            held_out = held_out[:test_size]
+            found = self._rows(test, test_split, subset)
+            held_out = [row for row in found if row["problem"] not in trained][:test_size]
+            if found and not held_out:
+                raise ConfigurationError(
+                    f"held-out problems must not be among those of training, but all {len(found)} of test={test!r} are "
+                    f"in train={train!r}; leave `test` out and a tenth of `train` is held out"
+                )
         self._train, self._test = rows[:train_size], held_out
         if not self._train or not self._test:
             raise ConfigurationError(

@@ -209,7 +209,7 @@ def _warm_start_log(progress: Progress) -> Any:
     def log(step: int, steps: int, loss: float) -> None:
         nonlocal started
         if not started:
-            progress.start("warm start", steps)
+            progress.start("warm start (at its end it copies a teacher's errors: the loss rises)", steps)
             started = True
         progress.update(step, loss=loss)
 
