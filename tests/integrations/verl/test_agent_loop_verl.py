@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("verl.protocol")  # tests/integrations/verl alone would pass for a package "verl"
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
 
+from viprl.integrations.findings import report
 from viprl.integrations.verl import agent_loop, contract, doctor
 
 pytestmark = pytest.mark.verl
@@ -131,7 +132,7 @@ def test_drift_names_what_moved(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_doctor_passes_here() -> None:
     findings = doctor.diagnose()
     assert [finding.name for finding in findings if not finding.ok] == []
-    assert "all 9 checks passed" in doctor.report(findings)
+    assert "all 9 checks passed" in report(findings)
 
 
 def test_doctor_shows_the_import_error_that_verl_hides(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +144,7 @@ def test_doctor_shows_the_import_error_that_verl_hides(monkeypatch: pytest.Monke
         return real(name, *args)
 
     monkeypatch.setattr(importlib, "import_module", broken)
-    text = doctor.report(doctor.diagnose())
+    text = report(doctor.diagnose())
     assert "FAIL  import of the plugin" in text
     assert "libsomething.so" in text
 
