@@ -35,6 +35,7 @@ MODELS: dict[str, Callable[[], viprl.VarianceModel]] = {
     "rloo": viprl.RLOO,
     "dr_grpo": viprl.DrGRPO,
     "grpo": variance.RelativeGRPO,
+    "maxrl": variance.MaxRL,
     "learned rloo": viprl.OutcomeMoments,
     "learned dr_grpo": lambda: viprl.OutcomeMoments(estimator="dr_grpo"),
 }
@@ -63,7 +64,7 @@ class World:
     def variance(self, model: viprl.VarianceModel, rows: np.ndarray, n: np.ndarray) -> float:
         p, spread = self.p(rows), self.p(rows) * (1 - self.p(rows))
         if not model.learns:
-            return float(model.variance(spread, n).sum())
+            return float(model.variance(viprl.Prediction.point(p), n).sum())
         failure, success = self.norms(rows)
         v1, v2 = spread * ((1 - p) * success + p * failure), spread * (success + failure) / 2
         return float(model.value_at(v1, v2, n.astype(float)).sum())
@@ -90,11 +91,11 @@ def ratio(predictor: str, model: str, policy: str, *, seed: int = 0, guard: bool
 
 
 def combinations() -> list[tuple[str, str, str]]:
-    """What runs: learned models need a success, and the relaxation a formula."""
+    """What runs: learned models and maxrl need a success, and the relaxation a formula a f(n)."""
     return [
         (predictor, model, policy)
         for predictor, model, policy in itertools.product(PREDICTORS, MODELS, POLICIES)
-        if not (model.startswith("learned") and (predictor == "reward_variance" or policy == "Relaxed"))
+        if not (model.startswith(("learned", "maxrl")) and (predictor == "reward_variance" or policy == "Relaxed"))
     ]
 
 
