@@ -78,7 +78,7 @@ def test_other_formats_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(viprl.checkpoint, "FORMAT", 99)
     write_state(path, {})
     monkeypatch.undo()
-    with pytest.raises(CheckpointError, match="format 2 must hold, but .* has format 99"):
+    with pytest.raises(CheckpointError, match="format 3 must hold, but .* has format 99"):
         read_state(path)
 
 

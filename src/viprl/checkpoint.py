@@ -13,7 +13,7 @@ import numpy as np
 from viprl._files import replacing
 from viprl.errors import CheckpointError
 
-FORMAT = 2
+FORMAT = 3
 
 _TREE = "tree"
 

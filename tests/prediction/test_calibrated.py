@@ -257,3 +257,46 @@ class TestConformance(PredictorConformance):
             texts=[f"What is {i} + {i % 5}?" for i in range(24)],
             side_information={"difficulty": np.where(np.arange(24) % 3, np.arange(24.0), np.nan)},
         )
+
+
+class TestWaiting:
+    """A belief widens with the training that went on while its prompt waited."""
+
+    @staticmethod
+    def trained(wait: int) -> tuple[CalibratedPredictor, list[str]]:
+        """The last prompt is dead at first and then waits for ``wait`` steps; the others move."""
+        ids = [f"q{i}" for i in range(24)]
+        predictor = CalibratedPredictor(prompt_ids=ids)
+        draws = np.random.default_rng(0)
+        logits = draws.normal(0, 0.5, 23)
+        predictor.observe(ids, [*draws.binomial(8, special.expit(logits)), 0], np.full(24, 8))
+        for _ in range(wait):
+            logits += draws.normal(0, 0.5, 23)
+            predictor.observe(ids[:23], draws.binomial(8, special.expit(logits)), np.full(23, 8))
+        return predictor, ids
+
+    def test_what_was_dead_long_ago_may_live_again(self) -> None:
+        spreads = []
+        for wait in (2, 40, 60):
+            predictor, ids = self.trained(wait)
+            spreads.append(float(predictor.predict(ids).bernoulli_variance[-1]))
+        assert spreads[1] > 2 * spreads[0] and spreads[2] > spreads[1]
+
+    def test_the_usual_wait_changes_nothing(self) -> None:
+        predictor, ids = self.trained(6)
+        assert predictor.metrics()["visit_interval"] == pytest.approx(1.0)
+        every_other = CalibratedPredictor(prompt_ids=ids)
+        draws = np.random.default_rng(0)
+        for step in range(12):
+            half = ids[step % 2 :: 2]
+            every_other.observe(half, draws.binomial(8, 0.5, 12), np.full(12, 8))
+        assert every_other.metrics()["visit_interval"] == pytest.approx(2.0)
+        np.testing.assert_array_equal(
+            every_other._drift.visits_worth(np.array([1.0, 2.0, 5.0, 1e6])), [1, 1, 2, 500_000]
+        )
+
+    def test_resumed_bit_for_bit(self) -> None:
+        predictor, ids = self.trained(9)
+        again = CalibratedPredictor(prompt_ids=ids)
+        again.load_state_dict(predictor.state_dict())
+        np.testing.assert_array_equal(predictor.predict(ids).mean, again.predict(ids).mean)

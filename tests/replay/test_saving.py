@@ -77,7 +77,8 @@ def test_a_free_number_of_prompts_is_told() -> None:
     # smaller groups are live more often a rollout, whoever gets them: that part is told apart
     assert found.rollouts.estimate < found.by_choice.estimate < 0.9 and found.by_choice.high < 1.0
     same = told(saving(*pool(np.full(192, 0.2)), Setting(RLOO(), 3, 32), LEARNABILITY))
-    assert same.rollouts.estimate < 0.97 and same.by_choice.estimate == pytest.approx(1.0, abs=0.01)
+    assert same.rollouts.estimate == pytest.approx(1.0, abs=0.05)  # nobody is worth more: the step is a uniform one
+    assert same.by_choice.estimate == pytest.approx(1.0, abs=0.01)
     assert found.rollouts.high < 0.8
 
 

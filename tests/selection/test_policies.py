@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from viprl.errors import ConfigurationError
 from viprl.selection import (
@@ -19,6 +21,7 @@ from viprl.selection import (
     Unbiased,
     UniformSelection,
 )
+from viprl.selection.policies import inclusion, systematic
 
 POLICIES = (Learnability(), Top(), UniformSelection(), Unbiased())
 
@@ -62,17 +65,28 @@ def test_top_keeps_the_best_and_learnability_avoids_the_dead() -> None:
     assert len({tuple(k) for k in drawn}) > 40  # a draw, not a ranking
 
 
-def test_alike_candidates_have_the_same_chance() -> None:
-    alike = candidates(np.full(64, 0.3), budget=64)
-    kept = np.mean([Learnability().select(alike, np.random.default_rng(i)).sizes > 0 for i in range(800)], axis=0)
-    assert np.abs(kept - kept.mean()).max() < 5 * np.sqrt(kept.mean() / 800)
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda p: p.name)
+def test_where_all_are_alike_the_step_is_the_uniform_one_to_the_last_bit(policy: SelectionPolicy) -> None:
+    for p in (np.full(128, 0.3), np.zeros(128)):
+        alike = candidates(p, waited=np.linspace(0, 5, 128) if policy.rests else None)
+        plain = UniformSelection(floor=policy.floor if policy.rests else 0.0, max_rest=policy.max_rest)
+        ours, uniform = (rule.select(alike, np.random.default_rng(3)) for rule in (policy, plain))
+        assert np.array_equal(ours.sizes, uniform.sizes) and np.array_equal(ours.reason, uniform.reason)
+        assert np.count_nonzero(ours.sizes) == 32 and (ours.sizes[ours.sizes > 0] == 8).all()
+        assert (ours.weight[ours.sizes > 0] == 1).all()
+
+
+def test_nearly_alike_candidates_have_nearly_the_same_chance() -> None:
+    worth = np.full(64, 0.3) + 1e-6 * np.arange(64)
+    kept = np.bincount(np.concatenate([Learnability().pick(worth, 16, np.random.default_rng(i)) for i in range(800)]))
+    assert np.abs(kept / 800 - 0.25).max() < 5 * np.sqrt(0.25 * 0.75 / 800)
 
 
 def test_exploration_is_a_uniform_floor() -> None:
     p = mixed()
-    runs = [Top(floor=0.2).select(candidates(p), np.random.default_rng(i)) for i in range(400)]
+    runs = [Top(floor=0.2).select(candidates(p), np.random.default_rng(i)) for i in range(200)]
     share = np.mean([(r.reason == EXPLORED).sum() / (r.sizes > 0).sum() for r in runs])
-    assert share == pytest.approx(0.2, abs=0.01)
+    assert share == pytest.approx(0.2, abs=0.015)
     dead = p < 0.01
     assert np.mean([(r.reason[dead] == EXPLORED).sum() for r in runs]) > 0.2 * 0.5 * np.mean(
         [(r.reason == EXPLORED).sum() for r in runs]
@@ -106,11 +120,35 @@ def test_uniform_selection_is_the_trainers_own_step() -> None:
 
 def test_unbiased_chances_are_kept_by_the_draw() -> None:
     pool, policy = candidates(mixed()), Unbiased()
-    count = int((policy.select(pool, np.random.default_rng(0)).sizes > 0).sum())
+    found = policy.select(pool, np.random.default_rng(0))
+    rows, count = np.flatnonzero(found.sizes), int((found.sizes > 0).sum())
     chances = policy.chances(pool, count)
     assert chances.sum() == pytest.approx(count) and chances.min() >= 0.1 * count / 128 - 1e-9
-    kept = np.mean([policy.select(pool, np.random.default_rng(i)).sizes > 0 for i in range(1000)], axis=0)
-    assert np.abs(kept - chances).max() < 5 * np.sqrt(0.25 / 1000)
+    assert found.weight[rows] == pytest.approx(count / 128 / chances[rows])
+    assert np.array_equal(rows, np.sort(systematic(chances, np.random.default_rng(0))))
+    drawn = np.bincount(np.concatenate([systematic(chances, np.random.default_rng(i)) for i in range(2000)]))
+    assert np.abs(drawn / 2000 - chances).max() < 5 * np.sqrt(0.25 / 2000)
+
+
+@given(
+    st.lists(st.sampled_from([0.0, 1e-6, 0.1, 0.2, 1.0, 50.0]), min_size=1, max_size=40),
+    st.floats(0, 1),
+    st.floats(0.01, 1),
+)
+def test_inclusion_probabilities(weights: list[float], share: float, floor: float) -> None:
+    """They add up, keep the floor, follow the weights in between; found by sorting, checked by their definition."""
+    w = np.array(weights)
+    count = max(1, round(share * len(w)))
+    chances = inclusion(w, count, floor)
+    assert chances.sum() == pytest.approx(count)
+    assert chances.max() <= 1 + 1e-12
+    if np.count_nonzero(w) + floor * count / len(w) * np.count_nonzero(w == 0) >= count:
+        least = floor * count / len(w)
+        assert chances.min() >= least - 1e-12
+        between = (chances > least + 1e-9) & (chances < 1 - 1e-9)
+        if between.any() and w.any():
+            ratio = chances[between] / w[between]
+            assert ratio == pytest.approx(np.full(len(ratio), ratio[0]), rel=1e-6)
 
 
 def test_unbiased_estimates_the_mean_gradient_with_the_predicted_variance() -> None:
@@ -119,7 +157,7 @@ def test_unbiased_estimates_the_mean_gradient_with_the_predicted_variance() -> N
     Against uniform draws of the same number of equal groups the ratio is below one on a pool of which 60 % are dead.
     """
     rng = np.random.default_rng(3)
-    p, dimension, trials = mixed(4), 12, 1500
+    p, dimension, trials = mixed(4), 12, 2000
     a, policy = p * (1 - p), Unbiased()
     pool = candidates(p)
     gradients = a[:, None] * rng.normal(1.0, 1.0, (128, dimension)) / np.sqrt(dimension)
@@ -133,7 +171,8 @@ def test_unbiased_estimates_the_mean_gradient_with_the_predicted_variance() -> N
         for i in range(trials):
             draws = np.random.default_rng([9, i])
             if weigh:
-                weight = policy.select(pool, draws).weight
+                weight, rows = np.zeros(128), systematic(chances, draws)
+                weight[rows] = count / 128 / chances[rows]
             else:
                 weight = np.zeros(128)
                 weight[draws.permutation(128)[:count]] = 1.0

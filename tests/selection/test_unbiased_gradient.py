@@ -110,9 +110,9 @@ def test_the_variance_is_below_uniforms_by_the_predicted_ratio(measured: dict[st
         count = chance.sum()
         variance[name] = found.var(axis=0).sum()
         wanted[name] = predicted(np.maximum(chance, 1e-9), BUDGET / count, p, x)
-        assert variance[name] == pytest.approx(wanted[name], rel=0.15)
+        assert variance[name] == pytest.approx(wanted[name], rel=0.25)
     ratio = variance["unbiased"] / variance["uniform"]
-    assert ratio < 0.6 and ratio == pytest.approx(wanted["unbiased"] / wanted["uniform"], rel=0.15)
+    assert ratio < 0.6 and ratio == pytest.approx(wanted["unbiased"] / wanted["uniform"], rel=0.25)
 
 
 def test_the_weights_are_what_makes_it_unbiased(measured: dict[str, Measured]) -> None:

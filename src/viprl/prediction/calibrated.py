@@ -54,7 +54,8 @@ class CalibratedPredictor(FeaturePredictor):
        regression changes its mind about a known prompt, the old expectation is divided out and the new one put in;
        the regression is read without the prompt's own contribution (leave-one-out), so nothing counts twice.
     4. *Movement* (``Drift``): between visits the logit walks at random; the walk's deviation and mean shift are
-       weighted by how well they predicted so far.
+       weighted by how well they predicted so far. The memory of a prompt that waits longer than usual fades: what
+       was dead long ago is not believed dead for ever.
 
     Steps in which many known prompts show no success at all (or nothing but success) are recognised as broken and
     not learned from (``trust_in_counts``), unless they last longer than 50 steps.
@@ -81,6 +82,7 @@ class CalibratedPredictor(FeaturePredictor):
         "target": (np.float32, ()),
         "successes": (np.float32, ()),  # discounted counts behind that observation
         "rollouts": (np.float32, ()),
+        "seen": (np.int32, ()),  # step of the last visit
     }
     _regression: GroupedLogistic
 
@@ -97,7 +99,7 @@ class CalibratedPredictor(FeaturePredictor):
         self._prompts = PromptDistribution(self._grid)
         self._drift = Drift(self._grid)
         self._confidence = Confidence()
-        self._global = {"prompts": 0, "broken_run": 0, "broken": 0.0}
+        self._global = {"prompts": 0, "broken_run": 0, "broken": 0.0, "steps": 0}
         self._last: Evaluation | None = None
 
     def _make_regression(self, groups: Mapping[str, slice], width: int) -> GroupedLogistic:
@@ -132,7 +134,11 @@ class CalibratedPredictor(FeaturePredictor):
             own = self._drift.move(self._table["density"][known].astype(np.float64))
             contained = self._prompts.density(self._table["expected"][known].astype(np.float64))
             own *= density[warm] / np.maximum(contained, TINY)
-            density[warm] = own / own.sum(axis=1, keepdims=True)
+            own /= own.sum(axis=1, keepdims=True)
+            visits = self._drift.visits_worth(self._waited(known))
+            if visits.max() > 1:
+                own = self._drift.revert(own, density[warm], visits)
+            density[warm] = own
         self._last = Evaluation(rows, cold, features, linear, expected, density)
         return self._last
 
@@ -149,14 +155,24 @@ class CalibratedPredictor(FeaturePredictor):
         posterior = before.density * ((trust / evidence)[:, None] * like + (1 - trust)[:, None])
         cold, warm = before.cold, ~before.cold
         if warm.any():
-            self._drift.learn(table["density"][rows[warm]].astype(np.float64), like[warm], trust[warm])
+            waited = self._waited(rows[warm])
+            usual = warm.copy()
+            usual[warm] = self._drift.visits_worth(waited) == 1  # the walk is learned per visit
+            self._drift.learn(table["density"][rows[usual]].astype(np.float64), like[usual], trust[usual])
+            self._drift.learn_interval(waited)
         if cold.any():
             self._prompts.learn(posterior[cold], before.expected[cold], trust[cold])
         table["density"][rows] = posterior
         table["expected"][rows] = before.expected
+        self._global["steps"] += 1
+        table["seen"][rows] = self._global["steps"]
         self._learn_features(counts, before, trust)
         if cold.any():
             self._judge_features(before, like, trust)
+
+    def _waited(self, rows: IntArray) -> FloatArray:
+        """(B,) steps since the last visit of known prompts, this one included."""
+        return np.asarray(self._global["steps"] + 1 - self._table["seen"][rows], dtype=np.float64)
 
     def _judge_features(self, before: Evaluation, like: FloatArray, trust: FloatArray) -> None:
         """Score the regression on the step's new prompts: as predicted or, while few prompts are known (above all at
@@ -213,13 +229,15 @@ class CalibratedPredictor(FeaturePredictor):
     def metrics(self) -> dict[str, float]:
         """Numbers of the model's state.
 
-        drift_deviation, drift_shift: the logit's movement per visit; outage_probability of the last step and
+        drift_deviation, drift_shift: the logit's movement per visit, visit_interval: steps between visits;
+        outage_probability of the last step and
         outage_steps in a row; feature_slope: how far the features are believed; prompt_correlation: share of the
         variance that features leave between prompts; precision_<block> of the regression, and regression_restarts.
         """
         return super().metrics() | {
             "drift_deviation": self._drift.deviation,
             "drift_shift": self._drift.shift,
+            "visit_interval": self._drift.interval,
             "feature_slope": self._confidence.slope,
             "prompt_correlation": self._regression.correlation,
             "outage_probability": float(self._global["broken"]),

@@ -17,7 +17,7 @@ import numpy as np
 
 from viprl._arrays import FloatArray, IntArray
 from viprl.errors import ConfigurationError, InfeasibleBudgetError, InvalidInputError
-from viprl.selection.price import count_range, decide, fill
+from viprl.selection.price import count_range, decide, fill, largest
 from viprl.selection.value import SaturatingValue
 
 LEFT, CHOSEN, EXPLORED, OVERDUE = range(4)
@@ -80,6 +80,8 @@ class SelectionPolicy(ABC):
     name: str
     rests = True
     """Whether ``max_rest`` has a meaning."""
+    prefers = True
+    """Whether some candidates are better than others to it; where all are alike the step is then a uniform one."""
 
     def __init__(self, *, floor: float = 0.1, max_rest: float | None = 4.0) -> None:
         if not 0 <= floor <= 1:
@@ -89,8 +91,8 @@ class SelectionPolicy(ABC):
         self.floor, self.max_rest = floor, max_rest
 
     @abstractmethod
-    def pick(self, candidates: Candidates, rows: IntArray, count: int, draws: np.random.Generator) -> IntArray:
-        """``count`` of the candidates ``rows``, in any order."""
+    def pick(self, worth: FloatArray, count: int, draws: np.random.Generator) -> IntArray:
+        """``count`` places among candidates whose break prices are ``worth``, in any order."""
 
     def count(self, candidates: Candidates, kept_at_the_price: int) -> int:
         """How many candidates to keep; what the price keeps, by default."""
@@ -115,6 +117,8 @@ class SelectionPolicy(ABC):
             InfeasibleBudgetError: no number of candidates fits the budget and the bounds.
         """
         decision = decide(candidates.value, candidates.budget, candidates.lower, candidates.upper)
+        if self.prefers and alike(decision.break_price):
+            return UniformSelection(floor=self.floor, max_rest=self.max_rest).select(candidates, draws)
         count = self._count(candidates, int(np.count_nonzero(decision.sizes)))
         reason = np.full(len(candidates), LEFT, dtype=np.int64)
         explored = min(int(np.floor(self.floor * count + draws.random())), count)
@@ -125,9 +129,9 @@ class SelectionPolicy(ABC):
         taken = int(np.count_nonzero(reason))
         free = np.flatnonzero(reason == LEFT)
         explored = min(max(explored - taken, 0), len(free), count - taken)
-        reason[draws.permutation(free)[:explored]] = EXPLORED
+        reason[draws.choice(free, explored, replace=False, shuffle=False)] = EXPLORED
         free = np.flatnonzero(reason == LEFT)
-        reason[self.pick(candidates, free, count - taken - explored, draws)] = CHOSEN
+        reason[free[self.pick(decision.break_price[free], count - taken - explored, draws)]] = CHOSEN
         kept = np.flatnonzero(reason != LEFT)
         sizes = np.zeros(len(candidates), np.int64)
         sizes[kept] = self.divide(candidates, kept)
@@ -153,10 +157,9 @@ class Top(SelectionPolicy):
 
     name = "top"
 
-    def pick(self, candidates: Candidates, rows: IntArray, count: int, draws: np.random.Generator) -> IntArray:
+    def pick(self, worth: FloatArray, count: int, draws: np.random.Generator) -> IntArray:
         """By break price, ties to the earlier."""
-        broken = candidates.value[rows].break_price(candidates.lower, candidates.upper)
-        return rows[np.argsort(-broken, kind="stable")[:count]]
+        return largest(worth, count)
 
 
 class Learnability(SelectionPolicy):
@@ -174,27 +177,25 @@ class Learnability(SelectionPolicy):
             raise ConfigurationError(f"0 < sharpness < infinity must hold, but got {sharpness}")
         self.sharpness = sharpness
 
-    def pick(self, candidates: Candidates, rows: IntArray, count: int, draws: np.random.Generator) -> IntArray:
+    def pick(self, worth: FloatArray, count: int, draws: np.random.Generator) -> IntArray:
         """The largest of log chance + Gumbel noise: the law of drawing one after the other without replacement."""
-        broken = candidates.value[rows].break_price(candidates.lower, candidates.upper)
-        with np.errstate(divide="ignore"):
-            keys = self.sharpness * np.log(np.maximum(broken, 1e-300)) + draws.gumbel(size=len(rows))
-        return rows[np.argsort(-keys, kind="stable")[:count]]
+        return largest(self.sharpness * np.log(np.maximum(worth, 1e-300)) + draws.gumbel(size=len(worth)), count)
 
 
 class UniformSelection(SelectionPolicy):
     """As many prompts as the step would have without selection, each with the same chance and the same group."""
 
     name = "uniform"
+    prefers = False
 
     def count(self, candidates: Candidates, kept_at_the_price: int) -> int:
         """The nominal number, as far as the bounds allow."""
         least, most = count_range(len(candidates), candidates.budget, candidates.lower, candidates.upper)
         return min(max(candidates.nominal, least), most)
 
-    def pick(self, candidates: Candidates, rows: IntArray, count: int, draws: np.random.Generator) -> IntArray:
-        """The first of a random order."""
-        return draws.permutation(rows)[:count]
+    def pick(self, worth: FloatArray, count: int, draws: np.random.Generator) -> IntArray:
+        """With the same chance each."""
+        return draws.choice(len(worth), count, replace=False, shuffle=False)
 
     def divide(self, candidates: Candidates, kept: IntArray) -> IntArray:
         """As equal as possible, extras to the earlier."""
@@ -228,6 +229,8 @@ class Unbiased(SelectionPolicy):
     def select(self, candidates: Candidates, draws: np.random.Generator) -> Selection:
         """See the class; the groups are equal."""
         decision = decide(candidates.value, candidates.budget, candidates.lower, candidates.upper)
+        if alike(decision.break_price):
+            return UniformSelection(floor=0.0, max_rest=None).select(candidates, draws)
         count = self._count(candidates, int(np.count_nonzero(decision.sizes)))
         chances = self.chances(candidates, count)
         kept = np.sort(systematic(chances, draws))
@@ -239,32 +242,40 @@ class Unbiased(SelectionPolicy):
         weight[kept] = count / len(candidates) / chances[kept]
         return Selection(sizes, reason, weight, decision.break_price, decision.price)
 
-    def pick(self, candidates: Candidates, rows: IntArray, count: int, draws: np.random.Generator) -> IntArray:
-        """Not by rows: ``select`` draws with exact chances."""
+    def pick(self, worth: FloatArray, count: int, draws: np.random.Generator) -> IntArray:
+        """Not by worth: ``select`` draws with exact chances."""
         raise NotImplementedError
 
 
+def alike(worth: FloatArray) -> bool:
+    """Whether candidates with these break prices differ by rounding at most."""
+    return bool(worth.max() - worth.min() <= 1e-9 * worth.max())
+
+
 def inclusion(weights: FloatArray, count: int, floor: float) -> FloatArray:
-    """(K,) chances min(1, max(t w, floor count/K)), of sum ``count``, t by bisection; uniform if all w are 0."""
+    """(K,) chances min(1, max(t w, floor count/K)), of sum ``count``; uniform if all w are 0."""
     total = len(weights)
-    least = np.full(total, floor * count / total)
     if count >= total or not weights.max(initial=0.0) > 0:
         return np.full(total, min(count / total, 1.0))
-    scaled = weights / weights.max()
-    positive = scaled[scaled > 0]
-    low, high = 0.0, float(total / positive.min())
-    if np.clip(high * scaled, least, 1.0).sum() < count:  # too few with any weight: the others share the rest
-        rest = scaled == 0
-        chances = np.ones(total)
-        chances[rest] = (count - np.count_nonzero(~rest)) / np.count_nonzero(rest)
-        return chances
+    least = floor * count / total
+    ordered = np.sort(weights / weights.max())
+    positive = total - int(np.searchsorted(ordered, 0.0, side="right"))
+    if positive + (total - positive) * least < count:  # too few with any weight: the others share the rest
+        return np.where(weights > 0, 1.0, (count - positive) / (total - positive))
+    sums = np.concatenate([[0.0], np.cumsum(ordered)])
+
+    def regions(t: float) -> tuple[int, int]:  # those before the first are at the floor, those from the second on at 1
+        return int(np.searchsorted(ordered, least / t, side="right")), int(np.searchsorted(ordered, 1.0 / t))
+
+    low, high = 0.0, total / float(ordered[total - positive])
     for _ in range(200):
         middle = (low + high) / 2
-        if np.clip(middle * scaled, least, 1.0).sum() > count:
+        first, last = regions(middle)
+        if first * least + middle * (sums[last] - sums[first]) + total - last > count:
             high = middle
         else:
             low = middle
-    return np.asarray(np.clip(high * scaled, least, 1.0), dtype=np.float64)
+    return np.asarray(np.clip(high * (weights / weights.max()), least, 1.0), dtype=np.float64)
 
 
 def systematic(chances: FloatArray, draws: np.random.Generator) -> IntArray:

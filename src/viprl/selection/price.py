@@ -74,7 +74,7 @@ def decide(value: SaturatingValue, budget: int, lower: int, upper: int) -> Decis
     """
     least, most = count_range(len(value), budget, lower, upper)
     broken = value.break_price(lower, upper)
-    order = _largest(broken, most)
+    order = largest(broken, most)
     ranked = value[order]
     price = _clearing_price(ranked, broken[order], budget, lower, upper)
     common = bool(value.saturation.min() == value.saturation.max())
@@ -85,7 +85,7 @@ def decide(value: SaturatingValue, budget: int, lower: int, upper: int) -> Decis
             spare = broken[order[-1]] - price  # V_q(n) <= n * break price
             net = np.maximum(net, (upper if spare > 0 else lower) * spare)
     bounds = (price * budget + np.cumsum(net))[least - 1 :]  # of the best m candidates, m = least, ..., most
-    promising = _largest(bounds, max(2, min(TRIED, WORK // least)))
+    promising = largest(bounds, max(2, min(TRIED, WORK // least)))
     best, kept, sizes, limit = -np.inf, 0, np.zeros(0, np.int64), -np.inf
     for place in promising:
         limit = float(bounds[place])
@@ -176,7 +176,7 @@ def _net(value: SaturatingValue, price: float, lower: int, upper: int) -> FloatA
     return np.asarray(value.at(sizes) - price * sizes, dtype=np.float64)
 
 
-def _largest(values: FloatArray, count: int) -> IntArray:
+def largest(values: FloatArray, count: int) -> IntArray:
     """Positions of the ``count`` largest values, largest first, ties to the earlier."""
     if count >= len(values):
         return np.argsort(-values, kind="stable")
