@@ -141,7 +141,9 @@ class RolloutAllocator:
         ids = _named(prompt_ids)
         return self._plan(ids, self.predictor.predict(ids), budget, start, scale=scale)
 
-    def select(self, candidate_ids: Sequence[PromptId], budget: int, *, prompts: int | None = None) -> Plan:
+    def select(
+        self, candidate_ids: Sequence[PromptId], budget: int, *, prompts: int | None = None, nominal: int | None = None
+    ) -> Plan:
         """Which candidates get rollouts, and how many; pure, and its draws are those of the step.
 
         How many are kept is part of the decision: the selection weighs more prompts with fewer rollouts against fewer
@@ -152,6 +154,7 @@ class RolloutAllocator:
             candidate_ids: K prompts, a multiple of a step's or the whole data set; an id may occur twice.
             budget: C, spent exactly.
             prompts: how many to keep; None leaves it to the selection.
+            nominal: how many a step without selection has; None is K / ``candidates``.
 
         Returns:
             The plan of the kept prompts, in the candidates' order, with ``kept``, ``left_out`` and ``explain``.
@@ -163,9 +166,9 @@ class RolloutAllocator:
         start = time.perf_counter()
         ids = _named(candidate_ids)
         prediction = self.predictor.predict(ids)
-        bounds = (self.min_group_size, self.max_group_size)
+        bounds, held = (self.min_group_size, self.max_group_size), self.guard_holding
         selected = self._selector.choose(
-            ids, prediction, int(budget), bounds, step=self.step, prompts=prompts, paused=self.guard_holding
+            ids, prediction, int(budget), bounds, step=self.step, prompts=prompts, nominal=nominal, paused=held
         )
         kept = tuple(ids[q] for q in selected.kept.tolist())
         return self._plan(kept, prediction[selected.kept], budget, start, selected=selected)

@@ -51,7 +51,6 @@ HISTORY_SCHEMA: dict[str, tuple[str, bool]] = {
     "waited": ("float64", True),
 }
 HISTORY_COLUMNS = tuple(HISTORY_SCHEMA)
-KEPT_FOR = ("", "value", "exploration", "rest")  # by ``viprl.selection.REASONS``
 
 _PART = re.compile(r"^part-(\d{8})-(\d{8})\.(parquet|jsonl)$")
 
@@ -98,7 +97,7 @@ def _selection_columns(plan: Plan) -> dict[str, list[Any]]:
     return {
         "candidates": [len(selected)] * length,
         "price": [selected.price] * length,
-        "kept_for": ["uniform" if selected.paused else KEPT_FOR[r] for r in selected.reason[selected.kept].tolist()],
+        "kept_for": selected.kept_for,
         "waited": selected.waited[selected.kept].tolist(),
     }
 

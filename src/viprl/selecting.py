@@ -26,6 +26,7 @@ from viprl.selection import (
     UniformSelection,
 )
 
+KEPT_FOR = ("", "value", "exploration", "rest")  # by ``REASONS``
 BETWEEN = 1.0  # noise between prompts in units of that between the rollouts of one, where it is not measured
 
 
@@ -82,6 +83,11 @@ class Selected:
     def kept_flags(self) -> BoolArray:
         """(K,) True where the candidate was kept."""
         return np.asarray(self.reason != LEFT)
+
+    @property
+    def kept_for(self) -> list[str]:
+        """(m,) why each was kept, in a word; "uniform" while selection is paused."""
+        return ["uniform" if self.paused else KEPT_FOR[r] for r in self.reason[self.kept].tolist()]
 
     @property
     def left_out(self) -> tuple[LeftOut, ...]:
@@ -150,6 +156,7 @@ class Selector:
         *,
         step: int,
         prompts: int | None,
+        nominal: int | None,
         paused: bool,
     ) -> Selected:
         """Pure; the draws are those of ``step``.
@@ -158,6 +165,7 @@ class Selector:
             prediction: of the K candidates.
             budget, bounds: C, (L, U).
             prompts: m where it is given; None leaves it to the policy.
+            nominal: prompts that the step would have without selection; None is K / ``candidates``.
             paused: choose uniformly.
 
         Raises:
@@ -166,7 +174,7 @@ class Selector:
         paused = paused or self.coverage.narrow
         policy = UniformSelection() if paused else self.policy
         waited = self.coverage.waited(ids)
-        nominal = max(1, round(len(ids) / self.candidates))
+        nominal = max(1, round(len(ids) / self.candidates)) if nominal is None else nominal
         candidates = Candidates(_value(prediction), budget, *bounds, nominal, waited, prompts)
         selection = policy.select(candidates, np.random.default_rng([0, step]))
         kept = np.flatnonzero(selection.sizes)

@@ -58,7 +58,6 @@ class TestRefusals:
             ({"history_format": "csv"}, "history_format"),
             ({"reward_values": [1.0, 0.0]}, "reward_values"),
             ({"max_group_size": 3}, "max_group_size=3"),
-            ({"candidates": 4}, "candidates must be 1 in TRL"),
             ({"estimator": "rloo", "scale_rewards": "group"}, "needs scale_rewards='none'"),
             ({"estimator": "grpo", "scale_rewards": "none"}, "needs scale_rewards='group'"),
         ],
@@ -206,7 +205,17 @@ class TestContract:
         from viprl.integrations.trl.resumable import ResumableMixin
 
         ours = {"_gather_prompts", "_decide", "_collect_rewards", "_advantages", "_penalty", "_learn", "_on_main"}
-        ours |= {"_is_parents_estimator", "_one_completion_per_row", "_gathered", "_id_or_none", "_restore"}
+        ours |= {
+            "_is_parents_estimator",
+            "_generations",
+            "_repeats",
+            "_row",
+            "_candidates_state",
+            "_restore_candidates",
+            "_gathered",
+            "_id_or_none",
+            "_restore",
+        }
         ours |= {"_choose_success", "_set_up", "_build", "_successes"}
         ours |= {"_window_extras", "_restore_window_extras"}
         for mixin in (AdaptiveRolloutMixin, ResumableMixin):

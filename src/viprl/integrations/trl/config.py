@@ -70,11 +70,6 @@ class AdaptiveFields(_SettingsFields):  # type: ignore[misc, valid-type]
         resolved = settings.for_step(total // group, total)
         for name in ("estimator", "predictor", "policy", "variance", "budget", "min_group_size", "max_group_size"):
             setattr(self, name, getattr(resolved, name))
-        if self.candidates > 1:
-            raise ConfigurationError(
-                "candidates must be 1 in TRL, where every prompt of the batch gets rollouts, but got "
-                f"candidates={self.candidates}"
-            )
         _one_of("norm_layers", self.norm_layers, ("default", "all"))
         _one_of("history_format", self.history_format, ("parquet", "jsonl", "none"))
         reason = self.gives_no_norms()

@@ -22,6 +22,13 @@ _METHODS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "_init_training_state": (("resume_from_checkpoint",), ("epochs_trained", "steps_trained_in_current_epoch")),
     "_save_rng_state": (("output_dir",), ()),
     "_set_signature_columns_if_needed": ((), ("self._signature_columns = [",)),
+    "get_train_dataloader": (
+        (),
+        (
+            "mini_repeat_count=self.num_generations",
+            "batch_size=self.args.generation_batch_size // self.num_generations",
+        ),
+    ),
     "_get_train_sampler": (("dataset",), ("RepeatSampler(", "mini_repeat_count=self.num_generations")),
     "_prepare_inputs": (
         ("generation_batch",),

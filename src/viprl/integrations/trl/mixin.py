@@ -2,9 +2,11 @@
 
 TRL's sampler, data loader, epochs and buffers stay as they are: a generation batch still holds B = C/G prompts, each G
 times. When rollouts are due, the B prompts are expanded again, to n_q rows each with sum n_q = C, and every process
-keeps its C/P rows. TRL then generates and scores rows; the advantages are computed here, by group.
+keeps its C/P rows. TRL then generates and scores rows; the advantages are computed here, by group. With candidates the
+prompts that are expanded are chosen, at the same moment, from the batch's and others of the data set.
 
-Notation: C rollouts of a generation batch, B prompts, G = num_generations, P processes.
+Notation: C rollouts of a generation batch, B prompts, G = num_generations, P processes; m prompts that get rollouts
+(B, unless there are candidates).
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from viprl.errors import ConfigurationError, InvalidInputError, ViprlError
 from viprl.feedback import group_moments, reached
 from viprl.history import HistoryWriter
 from viprl.integrations.trl import contract, logs, setup, weights
+from viprl.integrations.trl.candidates import Cursor, Decision, Pool
 from viprl.integrations.trl.config import AdaptiveFields
 from viprl.integrations.trl.resumable import ResumableMixin
 from viprl.plan import Plan
@@ -44,8 +47,8 @@ class Step:
     """The last generation batch as trained.
 
     Attributes:
-        prompt_ids: of the B prompts, in the order of the data loader; one may occur twice.
-        group_sizes: (B,).
+        prompt_ids: of the m prompts, in the order of the candidates (the data loader's first); one may occur twice.
+        group_sizes: (m,).
         rows: (C,) prompt of every rollout.
         rewards: (C,) rewards that are trained (weighted, clipped, before any KL); NaN where missing.
         successes: (C,) of the reward function that defines success; None where the reward itself does.
@@ -83,7 +86,9 @@ class AdaptiveRolloutMixin(ResumableMixin):
     _metrics: Any
     _logs: Any
     _signature_columns: Any
+    _remove_unused_columns: Any
 
+    _next_cursor: Cursor  # of the pool, once the batch in hand is observed
     _config_class: type[Any]
     _parent_class: type[Any]
 
@@ -121,6 +126,8 @@ class AdaptiveRolloutMixin(ResumableMixin):
         weights.warn_about_rollout_terms(args, self.model.config)
         self._id_rule = rule
         self.last_step: Step | None = None
+        self._pool: Pool | None = None
+        self._extra_data: Any = None
         self._rewards_per_func: torch.Tensor | None = None
         if binary or args.success_reward is not None:
             self._choose_success(args, self.reward_func_names, self.reward_weights.tolist())
@@ -135,7 +142,15 @@ class AdaptiveRolloutMixin(ResumableMixin):
 
     def _set_up(self, allocator: Any, predictor: Any, policy: Any) -> str:
         """Allocator and history of the main process; the variance in use, which every process must know."""
-        self.allocator = self._build(predictor, policy) if allocator is None else allocator
+        selects = self.args.candidates > 1
+        named = None
+        if selects or (allocator is None and predictor is None):
+            named = setup.named_rows(self.train_dataset, self._id_rule, self.args.settings)
+        if selects and named is not None:
+            seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+            self._pool = Pool(named.row_ids, seed)
+        prompts = None if named is None else named.prompts
+        self.allocator = self._build(prompts, predictor, policy) if allocator is None else allocator
         if self.args.history_format != "none":
             folder = Path(self.args.output_dir) / HISTORY_FOLDER
             self.history = HistoryWriter(folder, format=self.args.history_format)
@@ -143,11 +158,11 @@ class AdaptiveRolloutMixin(ResumableMixin):
             return str(self.args.variance)
         return "learned" if isinstance(self.allocator.model, OutcomeMoments) else "formula"
 
-    def _build(self, predictor: Any, policy: Any) -> Any:
+    def _build(self, prompts: Any, predictor: Any, policy: Any) -> Any:
         settings = self.args.settings
         settings = settings.replace(reward_values=float32_values(settings.reward_values))
         return build_allocator(
-            None if predictor is not None else setup.prompts_of_dataset(self.train_dataset, self._id_rule, settings),
+            prompts if predictor is None else None,
             settings,
             predictor=predictor,
             policy=policy,
@@ -159,15 +174,21 @@ class AdaptiveRolloutMixin(ResumableMixin):
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         if not self.model.training:
             self._log_completion_extra("prompt_id", [self._id_or_none(row) for row in inputs])
+            if self.args.candidates > 1:
+                self._log_completion_extra("kept_for", [None] * len(inputs))
             return super()._generate_and_score_completions(inputs)  # type: ignore[misc]
         begun = time.perf_counter()
-        batch, ids = self._gather_prompts(inputs)
-        plan, sizes = self._decide(ids, len(inputs) * self.accelerator.num_processes)
+        batch, offered = self._gather_prompts(inputs)
+        plan, chosen = self._decide(offered, len(inputs) * self.accelerator.num_processes)
+        ids, sizes = chosen.prompt_ids, chosen.sizes
         rows = np.repeat(np.arange(len(ids)), sizes)
         first = self.accelerator.process_index * len(inputs)
         local = slice(first, first + len(inputs))
-        expanded = [copy.deepcopy(batch[q]) for q in rows[local]]
+        found = {q: self._row(batch, chosen.places[q]) for q in np.unique(rows[local]).tolist()}
+        expanded = [copy.deepcopy(found[q]) for q in rows[local].tolist()]
         self._log_completion_extra("prompt_id", [ids[q] for q in rows[local]])
+        if chosen.kept_for is not None:
+            self._log_completion_extra("kept_for", [chosen.kept_for[q] for q in rows[local]])
         spent = time.perf_counter() - begun
 
         output = super()._generate_and_score_completions(expanded)  # type: ignore[misc]
@@ -175,10 +196,10 @@ class AdaptiveRolloutMixin(ResumableMixin):
         begun = time.perf_counter()
         rewards_per_func, rewards = self._collect_rewards()
         successes = self._successes(rewards_per_func)
-        advantages = self._advantages(output, rewards, rows, sizes)
+        advantages = self._advantages(output, rewards, rows, sizes) * chosen.weights[rows]
         trained = output["advantages"]
         output["advantages"] = torch.as_tensor(advantages[local], dtype=trained.dtype, device=trained.device)
-        self.last_step = Step(tuple(ids), sizes, rows, rewards, advantages, plan, successes)
+        self.last_step = Step(ids, sizes, rows, rewards, advantages, plan, successes)
         names = self.reward_func_names
         logs.mend(self._metrics["train"], names, rewards_per_func, rewards, rows, len(ids))
         logs.replace_last(self._logs["advantages"], advantages.tolist())
@@ -192,8 +213,8 @@ class AdaptiveRolloutMixin(ResumableMixin):
         return output
 
     def _gather_prompts(self, inputs: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
-        """The B rows of the batch and their ids, on every process. Groups are runs of G rows, whatever their ids."""
-        group = self.num_generations
+        """The rows of the batch's prompts and their ids, on every process. Groups are runs of rows, whatever their ids."""
+        group = self._repeats()
         first = self.accelerator.process_index * len(inputs)
         starts = [i for i in range(len(inputs)) if (first + i) % group == 0]
         for i, row in enumerate(inputs[1:], start=1):
@@ -205,20 +226,38 @@ class AdaptiveRolloutMixin(ResumableMixin):
         batch = gather_object([inputs[i] for i in starts])
         return batch, [self._id_rule.id_of(row) for row in batch]
 
-    def _decide(self, ids: list[str], budget: int) -> tuple[Plan | None, IntArray]:
+    def _decide(self, ids: list[str], budget: int) -> tuple[Plan | None, Decision]:
+        """The plan, on the main process, and what follows from it, on every one."""
         plan: Plan | None = None
 
-        def allocate() -> list[int]:
+        def decide() -> Decision:
             nonlocal plan
-            plan = self.allocator.allocate(ids, budget)
-            return [int(n) for n in plan.group_sizes]
+            if self.args.candidates == 1:
+                plan = self.allocator.allocate(ids, budget)
+                return Decision.of(plan, len(ids), ())
+            nominal, offered, rows = budget // self.num_generations, ids, list[int]()
+            if self._pool is not None:
+                rows, self._next_cursor = self._pool.offer(ids, self.args.candidates * nominal - len(ids))
+                offered = [*ids, *(self._pool.row_ids[row] for row in rows)]
+            plan = self.allocator.select(offered, budget, nominal=nominal)
+            return Decision.of(plan, len(ids), rows)
 
-        sizes = np.array(self._on_main(allocate), dtype=np.int64)
-        if len(sizes) != len(ids) or sizes.sum() != budget or sizes.min() < 1:
+        chosen: Decision = self._on_main(decide)
+        sizes, count = chosen.sizes, len(chosen.prompt_ids)
+        if len(sizes) != count or sizes.sum() != budget or sizes.min() < 1:
             raise InvalidInputError(
-                f"group sizes must be {len(ids)} numbers of at least 1 with sum {budget}, but got {sizes.tolist()}"
+                f"group sizes must be {count} numbers of at least 1 with sum {budget}, but got {sizes.tolist()}"
             )
-        return plan, sizes
+        return plan, chosen
+
+    def _row(self, batch: list[dict[str, Any]], place: int) -> dict[str, Any]:
+        """A prompt's row with the columns that the data loader's have; see ``Decision.places``."""
+        if place < len(batch):
+            return batch[place]
+        if self._extra_data is None:
+            self._extra_data = self._remove_unused_columns(self.train_dataset)
+        row: dict[str, Any] = self._extra_data[int(place) - len(batch)]
+        return row
 
     def _collect_rewards(self) -> tuple[FloatArray, FloatArray]:
         """(C, F) rewards per function and (C,) weighted sums, NaN where no function gave one."""
@@ -263,6 +302,8 @@ class AdaptiveRolloutMixin(ResumableMixin):
         self, plan: Plan | None, rewards: FloatArray, successes: FloatArray | None, tokens: FloatArray
     ) -> dict[str, float]:
         self.allocator.observe(plan, rewards, successes=successes, tokens=tokens)
+        if self._pool is not None:
+            self._pool.cursor = self._next_cursor
         if self.history is not None:
             self.history.add(self.allocator.history_rows())
         metrics: dict[str, float] = self.allocator.metrics()
@@ -274,12 +315,23 @@ class AdaptiveRolloutMixin(ResumableMixin):
         if not self.model.training:
             return super()._generate(prompts)  # type: ignore[misc]
         # vLLM takes every num_generations-th prompt and asks for that many completions; our rows are one each.
-        with self._one_completion_per_row():
+        with self._generations(1):
             return super()._generate(prompts)  # type: ignore[misc]
 
+    def get_train_dataloader(self) -> Any:
+        """As the parent's. A stream's batch of C rows holds all candidates: k times the prompts, each G / k times."""
+        with self._generations(self._repeats()):
+            return super().get_train_dataloader()  # type: ignore[misc]
+
+    def _repeats(self) -> int:
+        """Rows in a row with the same prompt, as the data loader brings them."""
+        stream = not hasattr(self.train_dataset, "__len__")
+        return int(self.num_generations) // (self.args.candidates if stream else 1)
+
     @contextmanager
-    def _one_completion_per_row(self) -> Iterator[None]:
-        group, self.num_generations = self.num_generations, 1
+    def _generations(self, count: int) -> Iterator[None]:
+        """TRL's code inside sees ``count`` for its number of generations."""
+        group, self.num_generations = self.num_generations, count
         try:
             yield
         finally:
@@ -328,6 +380,12 @@ def _check_dataset(dataset: Any, args: Any) -> None:
     if dataset is None:
         raise ConfigurationError("train_dataset must be given: the allocator learns about its prompts, but got None")
     prompts = args.generation_batch_size // args.num_generations
+    if not hasattr(dataset, "__len__") and args.num_generations % args.candidates:
+        raise ConfigurationError(
+            "num_generations must be a multiple of candidates where the data set is a stream (which brings its "
+            "candidates in TRL's own batch, each num_generations / candidates times), but got "
+            f"(num_generations={args.num_generations}, candidates={args.candidates})"
+        )
     if hasattr(dataset, "__len__") and len(dataset) < prompts:
         raise ConfigurationError(
             "the data set must hold at least the prompts of one generation batch, generation_batch_size / "

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from viprl.checkpoint import read_state
 from viprl.history import HistoryWriter, parts
 from viprl.integrations.trl import resume
+from viprl.integrations.trl.candidates import SETTINGS, Pool, same_selection
 
 logger = logging.getLogger("viprl")
 
@@ -27,6 +28,7 @@ class ResumableMixin:
     args: Any  # from here on the trainer's
     accelerator: Any
     num_iterations: Any
+    _pool: Pool | None
     train_dataset: Any
     _on_main: Callable[[Callable[[], Any]], Any]
     _train_sampler: Any = None
@@ -66,7 +68,11 @@ class ResumableMixin:
             if self.history is not None:
                 self.history.flush()
             resume.save_position(
-                output_dir, micro_step=self._step, window=window, processes=self.accelerator.num_processes
+                output_dir,
+                micro_step=self._step,
+                window=window,
+                processes=self.accelerator.num_processes,
+                candidates=self._candidates_state(),
             )
 
         self._on_main(save)
@@ -98,9 +104,20 @@ class ResumableMixin:
         self._buffered_inputs = None
         if position % window:
             self._buffered_inputs, extras = resume.load_window(checkpoint, rank, self.accelerator.device)
+        self._on_main(lambda: self._restore_candidates(resume.load_candidates(checkpoint)))
         self._on_main(lambda: self.allocator.load_state_dict(read_state(checkpoint / resume.ALLOCATOR_FILE)))
         if position % window:
             self._restore_window_extras(extras)
+
+    def _candidates_state(self) -> dict[str, Any]:
+        """How prompts are chosen and which candidates come next."""
+        cursor = {} if self._pool is None else self._pool.state_dict()
+        return {**{name: getattr(self.args, name) for name in SETTINGS}, **cursor}
+
+    def _restore_candidates(self, saved: Mapping[str, Any] | None) -> None:
+        same_selection(saved, self.args)
+        if self._pool is not None and saved is not None:
+            self._pool.load_state_dict(saved)
 
     def _window_extras(self) -> dict[str, Any]:
         """What a subclass keeps for the rest of an unfinished window: tensors, numbers, lists."""

@@ -47,7 +47,9 @@ def last_whole_checkpoint(output_dir: str | Path) -> str | None:
     return next((str(folder) for _, folder in sorted(found, reverse=True) if is_whole(folder)), None)
 
 
-def save_position(folder: str | Path, *, micro_step: int, window: int, processes: int) -> None:
+def save_position(
+    folder: str | Path, *, micro_step: int, window: int, processes: int, candidates: dict[str, Any] | None = None
+) -> None:
     """Write the position file.
 
     Args:
@@ -55,8 +57,10 @@ def save_position(folder: str | Path, *, micro_step: int, window: int, processes
         micro_step: forward-backward passes so far.
         window: passes that one generation batch serves (steps_per_generation x num_iterations).
         processes: of the run.
+        candidates: how prompts are chosen and which candidates come next; read by ``load_candidates``.
     """
     position = {"format": FORMAT, "micro_step": micro_step, "window": window, "processes": processes}
+    position |= {"candidates": candidates}
     write_text(Path(folder) / POSITION_FILE, json.dumps(position))
 
 
@@ -83,6 +87,13 @@ def load_position(folder: str | Path, *, window: int, processes: int) -> int | N
             f"it has (window, processes)={shape} and the run {(window, processes)}"
         )
     return micro_step
+
+
+def load_candidates(folder: Path) -> dict[str, Any] | None:
+    """What ``save_position`` was told; None where it was nothing."""
+    saved = json.loads((folder / POSITION_FILE).read_text(encoding="utf-8"))
+    found: dict[str, Any] | None = saved.get("candidates")
+    return found
 
 
 def save_window(

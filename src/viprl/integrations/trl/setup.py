@@ -10,7 +10,7 @@ from typing import Any
 from trl.trainer.utils import get_callable_name, get_config_model_id
 
 from viprl.errors import ConfigurationError
-from viprl.prompts import PromptIdRule, PromptSet, choose_rule, name_rows
+from viprl.prompts import NamedRows, PromptIdRule, choose_rule, name_rows
 from viprl.settings import AllocationSettings
 
 logger = logging.getLogger("viprl")
@@ -44,8 +44,8 @@ def prompt_id_rule(dataset: Any, id_column: str | None) -> PromptIdRule:
     return choose_rule(_rows(dataset, ["prompt", *extra]))
 
 
-def prompts_of_dataset(dataset: Any, rule: PromptIdRule, settings: AllocationSettings) -> PromptSet | None:
-    """The data set's prompts; None for a stream, whose prompts become known as they come.
+def named_rows(dataset: Any, rule: PromptIdRule, settings: AllocationSettings) -> NamedRows | None:
+    """The data set's rows and prompts; None for a stream, whose prompts become known as they come.
 
     Raises:
         ConfigurationError: a configured column is not in the data set.
@@ -64,7 +64,7 @@ def prompts_of_dataset(dataset: Any, rule: PromptIdRule, settings: AllocationSet
     wanted = ["prompt", *([rule.column] if rule.column else ID_COLUMNS), *numeric, *(["extra_info"] if numeric else [])]
     return name_rows(
         _rows(dataset, wanted), rule, side_information=settings.side_information, initial_rates=settings.initial_rates
-    ).prompts
+    )
 
 
 def names_of(reward_funcs: Any) -> list[str]:
