@@ -129,6 +129,33 @@ def test_gradient_is_the_mean_over_prompts(loss, tmp_path):
         assert difference(torch.load(tmp_path / f"gradient-{rank}.pt"), expected) < 1e-5
 
 
+def test_candidates_on_two_processes(tmp_path):
+    """Both ranks train the same choice, each its own rows of it; resumed inside a window."""
+    options = {
+        "kind": "rloo", "candidates": 2, "prompt_id_column": "key", "per_device_train_batch_size": 6,
+        "steps_per_generation": 2, "max_steps": 8, "save_strategy": "steps", "save_steps": 5,
+    }  # fmt: skip
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    whole.mkdir()
+    fork_two(whole, options)
+    gold = gold_of(tiny.dataset())
+    chosen = set()
+    for a, b in zip(lines(whole, 0), lines(whole, 1), strict=True):
+        assert [a[k] for k in ("ids", "sizes", "advantages")] == [b[k] for k in ("ids", "sizes", "advantages")]
+        rows = [tuple(row) for row in a["rows"] + b["rows"]]
+        assert len(a["rows"]) == len(b["rows"]) == 12 and sum(a["sizes"]) == 24
+        assert [x for _, _, x in rows] == pytest.approx(expected_advantages(rows, gold, "rloo"), abs=1e-6)
+        chosen.add(tuple(a["ids"]))
+    assert len(chosen) == 4
+    history = [row for path, _, _ in parts(whole / "history") for row in read_part(path)]
+    assert {row["candidates"] for row in history} == {12}
+    shutil.copytree(whole / "checkpoint-5", resumed / "checkpoint-5")
+    fork_two(resumed, {**options, "save_strategy": "no"}, resume=True)
+    for rank in (0, 1):
+        assert torch.equal(torch.load(resumed / f"final-{rank}.pt"), torch.load(whole / f"final-{rank}.pt"))
+        assert lines(resumed, rank) == lines(whole, rank)[3:]
+
+
 def test_resume_of_two_processes(two, tmp_path):
     folder, options = two
     shutil.copytree(folder / "checkpoint-5", tmp_path / "checkpoint-5")

@@ -212,10 +212,12 @@ def start(folder, options, resume):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["dr_grpo", "rloo"])
-def test_killed_at_random_points(kind, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "more"), [("dr_grpo", {}), ("rloo", {}), ("rloo", {"candidates": 2, "prompt_id_column": "key"})]
+)
+def test_killed_at_random_points(kind, more, tmp_path):
     """SIGKILL in the second epoch or later, at random moments (also inside a window and while saving), then resume."""
-    options = {"kind": kind, **RUN, "max_steps": 22, "save_steps": 3, "logging_steps": 1000}
+    options = {"kind": kind, **RUN, "max_steps": 22, "save_steps": 3, "logging_steps": 1000, **more}
     plain, killed = tmp_path / "plain", tmp_path / "killed"
     trl_worker.run(plain, options)
     expected = steps_of(plain)

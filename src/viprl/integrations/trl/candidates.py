@@ -1,8 +1,8 @@
 """Candidates beyond TRL's own batch, and what was decided among them.
 
-A generation batch of TRL's brings B prompts; the data set brings the other candidates, in an order of our own. (A sampler
-would have to choose one batch too early, since accelerate fetches ahead.) A stream has no rows to look up: it brings
-all candidates itself, see ``AdaptiveRolloutMixin.get_train_dataloader``.
+A generation batch of TRL's brings B prompts; the data set brings the other candidates, in an order of our own. (A
+sampler would have to choose one batch too early, since accelerate fetches ahead.) A stream has no rows to look up: it
+brings all candidates itself, see ``AdaptiveRolloutMixin.get_train_dataloader``.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class Pool:
         Returns:
             (at most ``count`` rows with different prompts, the cursor).
         """
-        known, rows = set(batch_ids), []
+        known = set(batch_ids)
+        rows: list[int] = []
         turn, position = self.cursor
         for _ in range(len(self.row_ids)):
             if len(rows) == count:

@@ -213,7 +213,7 @@ class AdaptiveRolloutMixin(ResumableMixin):
         return output
 
     def _gather_prompts(self, inputs: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
-        """The rows of the batch's prompts and their ids, on every process. Groups are runs of rows, whatever their ids."""
+        """The rows of the batch's prompts and their ids, on every process. Groups are runs, whatever their ids."""
         group = self._repeats()
         first = self.accelerator.process_index * len(inputs)
         starts = [i for i in range(len(inputs)) if (first + i) % group == 0]

@@ -59,9 +59,8 @@ def save_position(
         processes: of the run.
         candidates: how prompts are chosen and which candidates come next; read by ``load_candidates``.
     """
-    position = {"format": FORMAT, "micro_step": micro_step, "window": window, "processes": processes}
-    position |= {"candidates": candidates}
-    write_text(Path(folder) / POSITION_FILE, json.dumps(position))
+    numbers = {"format": FORMAT, "micro_step": micro_step, "window": window, "processes": processes}
+    write_text(Path(folder) / POSITION_FILE, json.dumps({**numbers, "candidates": candidates}))
 
 
 def load_position(folder: str | Path, *, window: int, processes: int) -> int | None:
