@@ -84,9 +84,12 @@ class Witness:
         ticket = list(self.open)[value % len(self.open)]
         n = self.open[ticket][1]
         if action == "wrong":
+            wrong = [[1.0] * (n + 1), [np.inf]]
+            if not isinstance(self.shape.get("policy"), viprl.Uniform):  # which takes any reward
+                wrong.append([0.5])
             for stream in (self.stream, self.twin):
                 with pytest.raises(InvalidInputError):
-                    stream.settle(ticket, [[1.0] * (n + 1), [0.5], [np.inf]][value % 3])
+                    stream.settle(ticket, wrong[value % len(wrong)])
             return
         del self.open[ticket]
         self.closed.append(ticket)

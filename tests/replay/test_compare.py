@@ -183,7 +183,7 @@ def test_the_cache_key_covers_what_decides_a_trace_and_nothing_else():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {str(Path(name).relative_to(root)) for name in done.stdout.split()}
-    shown = ("summary", "wording", "bootstrap", "calibration", "rates")
+    shown = ("summary", "wording", "bootstrap", "calibration", "rates", "saving")  # what comes after the traces
     read_or_shown = ("evaluation/", "replay/readers/", *(f"replay/{name}.py" for name in shown))
     stored_or_run = (
         "stream",

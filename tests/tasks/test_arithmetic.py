@@ -135,7 +135,7 @@ def test_make_task_states_the_rule():
     with pytest.raises(ConfigurationError, match="must be one of arithmetic, math, reasoning_gym"):
         make_task("arithmetics")
     with pytest.raises(
-        ConfigurationError, match="takes the settings train_size, test_size, seed, warm_start, but got 'size'"
+        ConfigurationError, match="takes the settings train_size, test_size, too_hard, seed, warm_start, but got 'size'"
     ):
         make_task("arithmetic", size=3)
     with pytest.raises(ConfigurationError, match="needs the settings .* 'train'"):
@@ -143,3 +143,14 @@ def test_make_task_states_the_rule():
     with pytest.raises(InvalidInputError, match="takes the settings layers, hidden"):
         make_task("arithmetic", warm_start={"step": 3})
     assert MathTask.name == "math"
+
+
+def test_a_share_of_the_training_prompts_may_be_beyond_the_model() -> None:
+    task = make_task("arithmetic", train_size=200, too_hard=0.6)
+    prompts = task.train_dataset()["prompt"]
+    hard = [len(p) == 12 for p in prompts]
+    assert len(set(prompts)) == 200 and sum(hard) == 120 and 20 < sum(hard[:60]) < 50
+    assert list(prompts) == list(make_task("arithmetic", train_size=200, too_hard=0.6).train_dataset()["prompt"])
+    assert all(len(p) <= 8 for p in task.test_dataset()["prompt"])
+    with pytest.raises(InvalidInputError, match="0 <= too_hard < 1"):
+        make_task("arithmetic", too_hard=1.0)

@@ -122,9 +122,9 @@ def test_the_gradient_example_is_valid():
     assert load_gradient_config(EXAMPLES / "gradient_variance.yaml").largest == 32
 
 
-def arguments(config):
+def arguments(config, policy="vip"):
     task = ArithmeticTask(train_size=16, test_size=4)
-    return trainer_arguments(config, policy="vip", seed=3, folder=Path("run"), task=task, cache=Path("cache"))
+    return trainer_arguments(config, policy=policy, seed=3, folder=Path("run"), task=task, cache=Path("cache"))
 
 
 def test_one_step_is_one_generation_batch_also_in_micro_batches(write_config):
@@ -132,6 +132,13 @@ def test_one_step_is_one_generation_batch_also_in_micro_batches(write_config):
     assert (whole["per_device_train_batch_size"], whole["steps_per_generation"]) == (16, 1)
     parts = arguments(load_config(write_config(), ["trainer.per_device_train_batch_size=4"]))
     assert (parts["steps_per_generation"], parts["gradient_accumulation_steps"]) == (4, 4)
+
+
+def test_the_uniform_run_beside_a_selecting_one_is_the_trainer_without_viprl(write_config):
+    config = load_config(write_config(), ["candidates=4", "compare=[uniform]"])
+    assert arguments(config)["candidates"] == 4 and arguments(config, "uniform")["candidates"] == 1
+    control = load_config(write_config(), ["candidates=4", "policy=uniform", "compare=[]"])
+    assert arguments(control, "uniform")["candidates"] == 4
 
 
 def test_the_budget_must_divide(write_config, monkeypatch):

@@ -211,3 +211,20 @@ def test_looks(job, width, dark):
         assert page_faults(browser, width) == []
         background = browser.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (background == "rgb(255, 255, 255)") != dark
+
+
+def test_a_job_that_chooses_prompts_says_what_it_chose():
+    table = history([(step, f"p{q}", q % 2 * 2, 4, 4, 0.5, 0.2) for step in range(3) for q in range(6)])
+    table = table.reindex(columns=list(HISTORY_COLUMNS))
+    table["reward_var"] = [0.0, 0.3] * 9
+    plain = collect.choice(table)
+    assert plain == {"live_share": 0.5}
+    table["candidates"] = 24
+    chosen = collect.choice(table)
+    assert chosen == {"live_share": 0.5, "kept": 6.0, "candidates": 24.0}
+    rows = [{"policy": "vip", "seed": 0, **chosen}, {"policy": "uniform", "seed": 0, **plain}]
+    assert words.choices(rows) == [
+        "vip (seed 0): kept 6 prompts of 24 candidates a step; 50.00 % of its groups had a gradient.",
+        "uniform (seed 0): every prompt of the batch; 50.00 % of its groups had a gradient.",
+    ]
+    assert words.choices(rows[1:]) == []

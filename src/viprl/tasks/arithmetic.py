@@ -8,6 +8,7 @@ the success rates of the warm-started model spread over (0, 1) and a prompt's te
 from __future__ import annotations
 
 import dataclasses
+import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,12 +27,15 @@ class ArithmeticTask(Task):
 
     Args:
         train_size: training prompts.
-        test_size: held-out prompts; an addition is held out by a hash of its text, so the two never overlap.
+        too_hard: share of the training prompts that are sums of five-digit numbers, which the model never saw and does
+            not learn: real data sets hold many prompts beyond the model. Their length gives them away.
+        test_size: held-out prompts, of up to three digits; an addition is held out by a hash of its text, so the two
+            never overlap.
         seed: which additions are drawn.
         warm_start: settings of ``WarmStart`` to change, such as ``{"clean_steps": 200}``.
 
     Raises:
-        InvalidInputError: a size is not positive, or ``warm_start`` has an unknown setting.
+        InvalidInputError: a size is not positive, a share outside [0, 1), or ``warm_start`` has an unknown setting.
     """
 
     name = "arithmetic"
@@ -42,11 +46,14 @@ class ArithmeticTask(Task):
         *,
         train_size: int = 512,
         test_size: int = 256,
+        too_hard: float = 0.0,
         seed: int = 0,
         warm_start: Mapping[str, Any] | None = None,
     ) -> None:
         check_positive(train_size=train_size, test_size=test_size)
-        self.train_size, self.test_size, self.seed = train_size, test_size, seed
+        if not 0 <= too_hard < 1:
+            raise InvalidInputError(f"0 <= too_hard < 1 must hold, but got {too_hard}")
+        self.train_size, self.test_size, self.seed, self.too_hard = train_size, test_size, seed, too_hard
         try:
             self.recipe = WarmStart(**(warm_start or {}))
         except TypeError as error:
@@ -54,7 +61,15 @@ class ArithmeticTask(Task):
             raise InvalidInputError(f"`warm_start` takes the settings {names}, but got {warm_start}") from error
 
     def train_dataset(self) -> Dataset:
-        return _dataset(draw_additions(self.train_size, seed=self.seed, held_out=False))
+        hard = round(self.train_size * self.too_hard)
+        additions = draw_additions(self.train_size - hard, seed=self.seed, held_out=False)
+        draws = random.Random(f"too hard/{self.seed}")
+        beyond: set[Addition] = set()
+        while len(beyond) < hard:
+            beyond.add((draws.randrange(10_000, 100_000), draws.randrange(10_000, 100_000)))
+        mixed = additions + sorted(beyond)
+        draws.shuffle(mixed)
+        return _dataset(mixed if hard else additions)
 
     def test_dataset(self) -> Dataset:
         return _dataset(draw_additions(self.test_size, seed=self.seed, held_out=True))

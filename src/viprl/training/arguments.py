@@ -72,6 +72,7 @@ def trainer_arguments(
         "num_generations": config.group_size,
         **{item.name: getattr(config, item.name) for item in settings_fields()},
         "policy": policy,
+        "candidates": 1 if config.is_control(policy) else config.candidates,
         "embedding_cache": str(cache / "embeddings"),
     }
     return {**defaults, **_batches(config), **given, **fixed}

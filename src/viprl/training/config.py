@@ -23,7 +23,8 @@ class TrainConfig(AllocationSettings):
         model: ``tiny`` (the task's own), a folder, a hub id, or a ``.gguf`` file.
         reward: ``task``, or ``module:function`` or ``file.py:function`` in TRL's signature.
         output: folder of the job.
-        compare: policies that are run beside ``policy``, for the report.
+        compare: policies that are run beside ``policy``, for the report; ``uniform`` there is the trainer without
+            viprl: equal groups for every prompt of the batch, also where ``candidates`` are chosen among otherwise.
         algorithm: TRL's trainer, ``grpo`` or ``rloo``; by default the estimator's own.
         group_size: mean rollouts of a prompt, so a step of ``budget`` rollouts has budget / group_size prompts.
         steps: optimizer steps; None leaves it to ``trainer.num_train_epochs``.
@@ -91,6 +92,10 @@ class TrainConfig(AllocationSettings):
     def policies(self) -> tuple[str, ...]:
         """All policies of the job, the main one first."""
         return (self.policy, *self.compare)
+
+    def is_control(self, policy: str) -> bool:
+        """Whether this run of the job shows the trainer without viprl."""
+        return policy == "uniform" and self.policy != "uniform"
 
     @property
     def task_name(self) -> str:

@@ -5,6 +5,7 @@ Notation: k successes of n rollouts in a group; f the variance model's factor, v
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -122,6 +123,16 @@ def used_steps(data: RunData) -> int | None:
     return round(float((1 - data.steps["viprl/guard"]).sum())) if "viprl/guard" in data.steps else 0
 
 
+def choice(history: pd.DataFrame) -> dict[str, float]:
+    """Share of groups with a gradient and, where prompts were selected, how many a step of how many candidates."""
+    groups = history[history["n_rollouts"] > 1]
+    found = {"live_share": float((groups["reward_var"].astype(float) > 0).mean()) if len(groups) else math.nan}
+    if history["candidates"].notna().any():
+        found["kept"] = float(history.groupby("step").size().mean())
+        found["candidates"] = float(history["candidates"].astype(float).mean())
+    return found
+
+
 def summary_row(data: RunData, estimator: str) -> dict[str, Any]:
     """What the report's table says about one run; NaN where a number does not exist."""
     ratios = variance_ratios(data.history, estimator)
@@ -136,6 +147,7 @@ def summary_row(data: RunData, estimator: str) -> dict[str, Any]:
         "log_loss": _last(data.steps, "viprl/log_loss"),
         "log_loss_constant": _last(data.steps, "viprl/log_loss_constant"),
         "policy_steps": used_steps(data),
+        **choice(data.history),
         "step_seconds": float(data.steps["step_seconds"].median()),
         "overhead_share": overhead_share(data.steps),
         "finished": data.summary is not None,

@@ -12,7 +12,7 @@ from viprl.reports.svg import panels
 from viprl.reports.tables import table, table_row
 from viprl.training.config import TrainConfig
 from viprl.training.report.charts import Section
-from viprl.training.report.words import RATIO, percent, rate, usage, verdict
+from viprl.training.report.words import RATIO, choices, percent, rate, usage, verdict
 
 HEAD = (
     "Run",
@@ -41,7 +41,7 @@ def render_page(
         f"{config.estimator}, {config.budget} rollouts a step over {prompts} prompts, predictor {config.predictor}, "
         f"prompt weighting {config.prompt_weighting}, model {config.model}"
     )
-    used = usage(rows)
+    used = [*usage(rows), *((False, text) for text in choices(rows))]
     told = "".join(f"<p>{escape(text)}</p>" for warn, text in used if not warn)
     parts = [
         f'<h1>{escape(title)}</h1><p class="headline">{escape(verdict(rows, paired))}</p>',

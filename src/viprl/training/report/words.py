@@ -64,6 +64,21 @@ def usage(rows: Sequence[dict[str, Any]]) -> list[tuple[bool, str]]:
     return found
 
 
+def choices(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Which prompts got rollouts, one sentence a run of a job in which some run chose; none where none did."""
+    if not any("candidates" in row for row in rows):
+        return []
+    found = []
+    for row in rows:
+        name, live = f"{row['policy']} (seed {row['seed']})", percent(row["live_share"])
+        if "candidates" in row:
+            name += f": kept {row['kept']:.0f} prompts of {row['candidates']:.0f} candidates a step"
+        else:
+            name += ": every prompt of the batch"
+        found.append(f"{name}; {live} of its groups had a gradient.")
+    return found
+
+
 def closing_lines(rows: Sequence[dict[str, Any]], paired: Sequence[dict[str, Any]]) -> list[str]:
     """The terminal's last lines, but for where the files are."""
     lines = [""]
@@ -78,6 +93,6 @@ def closing_lines(rows: Sequence[dict[str, Any]], paired: Sequence[dict[str, Any
             f"{row['policy']} (seed {row['seed']}): variance ratio {rate(row['predicted_ratio'])} predicted, "
             f"{rate(row['realised_ratio'])} realised; allocating took {percent(row['overhead_share'])} of the step time"
         )
-    lines += [RATIO]
+    lines += [RATIO, *choices(rows)]
     lines += [f"WARNING: {text}" if warn else text for warn, text in usage(rows)]
     return [*lines, verdict(rows, paired)]
