@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -68,3 +69,10 @@ def per_group(name: str, values: ArrayLike | None, length: int) -> FloatArray | 
     if array is not None and array.shape != (length,):
         raise InvalidInputError(f"`{name}` must have shape ({length},), but got {array.shape}")
     return array
+
+
+def named(prompt_ids: Sequence[str | int]) -> tuple[str | int, ...]:
+    ids = tuple(prompt_ids)
+    if not ids:
+        raise InvalidInputError("a step must have at least one prompt, but got none")
+    return ids

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from viprl._arrays import FloatArray, IntArray
-from viprl._parts import check_bounds, part, per_group
+from viprl._parts import check_bounds, named, part, per_group
 from viprl._restore import RestoreReport, check_settings, restore_predictor
 from viprl.allocation import VIP, Policy, Uniform
 from viprl.checkpoint import read_state, write_state
@@ -138,7 +138,7 @@ class RolloutAllocator:
             UnknownPromptError: the predictor does not know an id.
         """
         start = time.perf_counter()
-        ids = _named(prompt_ids)
+        ids = named(prompt_ids)
         return self._plan(ids, self.predictor.predict(ids), budget, start, scale=scale)
 
     def select(
@@ -164,7 +164,7 @@ class RolloutAllocator:
             UnknownPromptError: the predictor does not know an id.
         """
         start = time.perf_counter()
-        ids = _named(candidate_ids)
+        ids = named(candidate_ids)
         prediction = self.predictor.predict(ids)
         bounds, held = (self.min_group_size, self.max_group_size), self.guard_holding
         selected = self._selector.choose(
@@ -393,10 +393,3 @@ class RolloutAllocator:
             **self.model.metrics(),
         }
         return {f"viprl/{name}": float(value) for name, value in found.items()}
-
-
-def _named(prompt_ids: Sequence[PromptId]) -> tuple[PromptId, ...]:
-    ids = tuple(prompt_ids)
-    if not ids:
-        raise InvalidInputError("a step must have at least one prompt, but got none")
-    return ids
