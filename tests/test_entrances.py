@@ -13,6 +13,7 @@ from tests.refusals import REFUSED
 from viprl.cli import main
 from viprl.cli.allocate import SETTINGS
 from viprl.errors import ConfigurationError
+from viprl.replay.request import ReplayRequest
 
 
 def everything(folder: Path) -> dict[str, bytes]:
@@ -53,8 +54,38 @@ def test_viprl_allocate(given: dict[str, Any], words: str, tmp_path: Path, capsy
     assert words in capsys.readouterr().err and everything(tmp_path) == before
 
 
+# the settings that a replay has, under its own names: a rule is policy:predictor, embeddings lie in a file
+REPLAYED = {
+    name: (given, words)
+    for name, (given, words) in REFUSED.items()
+    if set(given)
+    <= {"estimator", "policy", "predictor", "min_group_size", "max_group_size", "side_information", "embedding_model"}
+}
+
+
+@pytest.mark.parametrize(("given", "words"), REPLAYED.values(), ids=list(REPLAYED))
+def test_viprl_replay(given: dict[str, Any], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rest = dict(given)
+    rule = f"{rest.pop('policy', 'vip')}:{rest.pop('predictor', 'calibrated')}"
+    side = list(rest.pop("side_information", ()))
+    request: dict[str, Any] = {"log": str(tmp_path / "no-such-log"), "prompts": str(tmp_path / "no-such-prompts")}
+    request |= {"rules": [rule], "side_information": side, "out": str(tmp_path / "out")}
+    if rest.pop("embedding_model", None):
+        request["embeddings"] = str(tmp_path / "no-such.npz")
+    with pytest.raises(ConfigurationError) as refused:
+        ReplayRequest(**request, **rest)
+    assert words in str(refused.value)
+    if not any(isinstance(value, bool | float) for value in rest.values()):  # which the command line cannot say
+        log = request.pop("log")
+        lists = {name: ",".join(request.pop(name)) for name in ("rules", "side_information") if request[name]}
+        assert main(["replay", log, *options({**lists, **{k: v for k, v in request.items() if v}, **rest})]) == 2
+        assert words in capsys.readouterr().err
+    assert not everything(tmp_path)
+
+
 def test_most_refusals_reach_every_entrance() -> None:
     assert len(TYPED) >= 10
+    assert len(REPLAYED) >= 10
 
 
 @pytest.mark.parametrize(("given", "words"), REFUSED.values(), ids=list(REFUSED))

@@ -13,7 +13,7 @@ import pytest
 
 SRC = Path(__file__).resolve().parents[1] / "src" / "viprl"
 
-COMMON = {"errors", "_arrays", "_files", "_parts", "_tables"}  # what every room may import
+COMMON = {"errors", "_arrays", "_files", "_parts", "_tables", "_yaml"}  # what every room may import
 STEPS = {"prediction", "variance", "selection", "allocation"}
 CORE = STEPS | {"feedback", "advantages", "history", "plan", "selecting", "checkpoint", "_restore", "allocator"}
 BUILT = CORE | {"settings", "registry", "prompts", "streaming", "stream", "build"}
@@ -25,6 +25,7 @@ ALLOWED: dict[str, set[str]] = {
     "_files": set(),
     "_parts": set(),
     "_tables": set(),
+    "_yaml": set(),
     "registry": set(),
     "settings": {"registry"},
     "checkpoint": set(),
@@ -52,7 +53,7 @@ ALLOWED: dict[str, set[str]] = {
     "evaluation": {"prompts"},
     "testing": CORE,
     "tasks": BUILT | {"embeddings", "evaluation"},
-    "gradient": BUILT | {"tasks"},
+    "gradient": BUILT | {"reports", "tasks"},
     "diagnose": BUILT | {"gradient"},
     "integrations": BUILT | {"tasks", "gradient"},
     "replay": BUILT | {"embeddings", "evaluation", "reports"},

@@ -57,3 +57,10 @@ def read_arrays(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
             return {"": data} if isinstance(data, np.ndarray) else {name: data[name] for name in data.files}
         except Exception as error:  # numpy, zipfile and zlib raise many kinds on what is no array
             raise InvalidInputError(f"{path} must be a whole .npy or .npz file, but it is not: {error}") from error
+
+
+def default_cache_dir() -> Path:
+    """``$VIPRL_CACHE``, else ``$XDG_CACHE_HOME/viprl``, else ``~/.cache/viprl``."""
+    if os.environ.get("VIPRL_CACHE"):
+        return Path(os.environ["VIPRL_CACHE"])
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "viprl"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import shlex
+from collections.abc import Iterable
 from importlib import metadata, util
 
 
@@ -76,3 +78,9 @@ def _requirements() -> list[str]:
         return metadata.requires("viprl") or []
     except metadata.PackageNotFoundError:  # run from its sources
         return []
+
+
+def nearest(name: object, known: Iterable[str]) -> str:
+    """``; nearest: 'name'``, the end of a refusal; empty where no known name is like this one."""
+    close = difflib.get_close_matches(str(name), list(known), n=1)
+    return f"; nearest: {close[0]!r}" if close else ""

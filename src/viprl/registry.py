@@ -5,12 +5,11 @@ An entry names its class by path, so that a name can be checked without importin
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from viprl.errors import ConfigurationError
+from viprl.errors import ConfigurationError, nearest
 
 Kind = Literal["predictor", "variance", "policy", "estimator", "selection"]
 
@@ -146,9 +145,9 @@ def find(kind: Kind, name: str) -> Entry:
         if name == entry.name or name in entry.aliases:
             return entry
     known = [spelling for entry in _ENTRIES[kind] for spelling in (entry.name, *entry.aliases)]
-    close = difflib.get_close_matches(str(name), known, n=1)
-    nearest = f"; nearest: {close[0]!r}" if close else ""
-    raise ConfigurationError(f"`{kind}` must be one of {', '.join(names(kind))}, but got {name!r}{nearest}")
+    raise ConfigurationError(
+        f"`{kind}` must be one of {', '.join(names(kind))}, but got {name!r}{nearest(name, known)}"
+    )
 
 
 def canonical(kind: Kind, name: str) -> str:

@@ -83,13 +83,13 @@ def test_commands_on_stored_pools(tmp_path, capsys) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("task: arithmetic\nrollout: 3\n", "did you mean 'rollouts'"),
+        ("task: arithmetic\nrollout: 3\n", "nearest: 'rollouts'"),
         ("task: arithmetic\npolicies: [vpi]\n", "policies"),
         ("task: arithmetic\nrollouts: 4\n", "at least 5"),
         ("task: arithmetic\nestimator: grpo\n", "rloo or dr_grpo"),
         ("task: arithmetic\ngroup_size: 2\n", "min_group_size <= group_size"),
-        ("prompts: 3\n", "a `task`"),
-        ("task: [", "readable YAML"),
+        ("prompts: 3\n", "must set `task`"),
+        ("task: [", "must be YAML"),
     ],
 )
 def test_bad_configurations(text: str, message: str, tmp_path, capsys) -> None:

@@ -105,7 +105,7 @@ def test_what_cannot_be_compared_is_refused():
         run([])
     with pytest.raises(InvalidInputError, match="same ids"):
         compare(world(), ["uniform"], PromptSet(("a",)), SETTING)
-    with pytest.raises(ConfigurationError, match="needs the prompts' embeddings"):
+    with pytest.raises(ConfigurationError, match="needs embeddings"):
         run(["vip:gp"])
     with pytest.raises(InvalidInputError, match="at least one rule must be finished"):
         summarize(

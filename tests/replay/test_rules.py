@@ -189,7 +189,7 @@ def test_the_guard_tames_a_confident_predictor_and_observes_recorded_counts():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("nothing", "a rule must be one of"),
+        ("nothing", "a rule's `policy` must be one of"),
         ("vip:nothing", "`predictor` must be one of"),
         ("vip:beta+belt", "only addition"),
         ("dapo:beta", "neither a predictor nor a guard"),
@@ -213,6 +213,6 @@ def test_names_are_canonical_and_predictors_buildable():
         assert len(rule.predict(IDS[:5])) == 5 and rule.source
     assert len(default_lineup(prompts, pool())) >= 16
     assert parse_rule("knapsack:discounted_beta").text == "knapsack_rl:beta"
-    with pytest.raises(ConfigurationError, match="needs the prompts' embeddings"):
+    with pytest.raises(ConfigurationError, match="needs embeddings"):
         build_rule(parse_rule("vip:gp"), PromptSet(tuple(IDS)), SETTING, 0)
     assert isinstance(build_rule(parse_rule("vip:beta"), prompts, SETTING, 0).predictor, DiscountedBeta)

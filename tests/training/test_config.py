@@ -8,12 +8,12 @@ import pytest
 
 pytest.importorskip("trl")
 
+from viprl._yaml import parse_value
 from viprl.errors import ConfigurationError
 from viprl.gradient.job import load_gradient_config
 from viprl.tasks import ArithmeticTask
 from viprl.training import load_config
 from viprl.training.arguments import load_reward, trainer_arguments
-from viprl.training.config import parse_value
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

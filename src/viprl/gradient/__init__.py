@@ -2,7 +2,7 @@
 
 ``capture``, ``uses`` and ``consumers`` see per-rollout gradients in a backward pass; ``sketch`` compresses them;
 ``rollouts`` and ``measure`` draw a pool of rollouts per prompt; ``moments`` and ``pool`` turn it into variances of
-RLOO and Dr. GRPO for any group size; ``comparison`` compares allocations; ``extensions`` holds what changes beyond the
-paper's setting; ``norm_hook`` gives training runs the norms that ``viprl.variance.OutcomeMoments`` learns from.
+RLOO and Dr. GRPO for any group size; ``comparison`` compares allocations; ``norm_hook`` gives training runs the norms
+that ``viprl.variance.OutcomeMoments`` learns from.
 Measuring needs torch; moments, pools and comparisons need numpy and scipy.
 """

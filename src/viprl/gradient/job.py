@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 
 from viprl import registry
+from viprl._yaml import read_mapping
 from viprl.allocation import Uniform
-from viprl.errors import ConfigurationError
+from viprl.errors import ConfigurationError, nearest, require
 from viprl.gradient.comparison import PolicyResult, compare, oracle_sizes, pool_constants
 from viprl.gradient.learned import learn_from_pools, posterior
-from viprl.gradient.pool import AGGREGATIONS, PromptPool
+from viprl.gradient.pool import AGGREGATIONS, PromptPool, load_pools, save_pools
+from viprl.reports.progress import make_progress
 from viprl.variance import RLOO, DrGRPO
 
 LEARNED, ORACLE, UNIFORM = "learned", "oracle", "uniform"
@@ -83,27 +85,42 @@ class GradientConfig:
         return 4 * self.group_size if self.max_group_size is None else self.max_group_size
 
 
-def load_gradient_config(path: str | Path) -> GradientConfig:
+def load_gradient_config(path: str | Path, *, measure: bool = True) -> GradientConfig:
     """Read a YAML file.
+
+    Args:
+        measure: gradients are to be measured too.
 
     Raises:
         ConfigurationError: unreadable, an unknown key (names the nearest), or a value that breaks a rule.
+        MissingDependencyError: what reading it (and measuring) needs is not installed.
     """
-    import yaml
-
-    try:
-        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise ConfigurationError(f"the configuration must be a readable YAML file, but {path}: {error}") from error
-    if not isinstance(values, dict) or "task" not in values:
-        raise ConfigurationError(f"the configuration must be a mapping with a `task`, but got {values!r:.80}")
+    needed = {"torch": "torch", "transformers": "transformers", "datasets": "datasets"} if measure else {}
+    require("measuring gradients", yaml="pyyaml", **needed)
+    values = read_mapping(path)
+    if "task" not in values:
+        raise ConfigurationError(f"a configuration must set `task`, but {path} sets {', '.join(map(str, values))}")
     known = [f.name for f in dataclasses.fields(GradientConfig)]
     for key in values:
         if key not in known:
-            near = difflib.get_close_matches(str(key), known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ConfigurationError(f"settings must be among {', '.join(known)}, but got {key!r}{hint}")
+            raise ConfigurationError(f"settings must be among {', '.join(known)}, but got {key!r}{nearest(key, known)}")
     return GradientConfig(**values)
+
+
+def pools_of(config: GradientConfig, path: str | Path | None = None) -> list[PromptPool]:
+    """Pools from the file, or measured and kept there."""
+    if path is not None and Path(path).exists():
+        return load_pools(path)
+    from viprl.tasks.models import load_model
+
+    task = make_config_task(config)
+    model, tokenizer = load_model(config.model, task, cache_dir=None if config.cache is None else Path(config.cache))
+    with make_progress(stream=sys.stderr) as bar:
+        bar.start("measuring prompts", config.prompts)
+        pools = measure_pools(config, task, model, tokenizer, progress=lambda done, _: bar.update(done))
+    if path is not None:
+        save_pools(path, pools)
+    return pools
 
 
 def make_config_task(config: GradientConfig) -> Any:

@@ -7,12 +7,13 @@ or look at rollouts inside the step are not for every log, see ``not_for``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from viprl import registry
 from viprl.build import build_policy, build_predictor
-from viprl.errors import ConfigurationError
+from viprl.errors import ConfigurationError, nearest
 from viprl.prediction import Predictor
 from viprl.prompts import PromptSet
 from viprl.replay.rules import (
@@ -45,6 +46,8 @@ OWN_RULES: dict[str, Callable[[int], Rule]] = {
 }
 DEFAULT_PREDICTOR = {"knapsack_rl": "last_rate"}  # as published; every other policy takes the calibrated predictor
 ROUNDS = ("gvm", "vigor", "pilot_commit")  # look at rollouts inside the step
+READ_AS = {"side_information": "side_information", "embedding_model": "embeddings"}  # setting -> what predictors read
+OWN_EMBEDDINGS = "the prompts' own"
 SPREAD_POLICIES = ("vip", "relaxed")  # go by the predicted variance alone
 
 
@@ -61,6 +64,19 @@ class RuleName:
         """The canonical spelling."""
         tail = "" if self.predictor is None else f":{self.predictor}"
         return f"{self.policy}{tail}{'+guard' if self.guarded else ''}"
+
+    def check_embeddings(self, known: bool) -> None:
+        """Raises ConfigurationError where the predictor needs embeddings and none are known."""
+        if self.predictor is not None and not known:
+            if "embeddings" in registry.find("predictor", self.predictor).needs:
+                raise ConfigurationError(
+                    f"predictor={self.predictor!r} needs embeddings (--prompts, --embeddings), but got none"
+                )
+
+    def read(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of the settings about what is known of prompts that the rule's predictor reads."""
+        reads = () if self.predictor is None else registry.find("predictor", self.predictor).reads
+        return {name: value for name, value in settings.items() if READ_AS[name] in reads}
 
 
 def parse_rule(text: str) -> RuleName:
@@ -79,8 +95,9 @@ def parse_rule(text: str) -> RuleName:
         return RuleName(policy, None, False)
     policies = {spelling: e.name for e in registry.entries("policy") for spelling in (e.name, *e.aliases)}
     if policy not in policies:
-        known = sorted({*registry.names("policy"), *OWN_RULES})
-        raise ConfigurationError(f"a rule must be one of {', '.join(known)}, but got {policy!r}")
+        known = list(dict.fromkeys((*registry.names("policy"), *OWN_RULES)))
+        near = nearest(policy, known)
+        raise ConfigurationError(f"a rule's `policy` must be one of {', '.join(known)}, but got {policy!r}{near}")
     chosen = predictor if colon else DEFAULT_PREDICTOR.get(policies[policy], "calibrated")
     entry = registry.find("predictor", chosen)
     return RuleName(policies[policy], (*entry.aliases, entry.name)[0], bool(plus))
@@ -94,11 +111,7 @@ def build_rule(name: RuleName, prompts: PromptSet, setting: Setting, seed: int) 
     """
     if name.predictor is None:
         return OWN_RULES[name.policy](seed)
-    entry = registry.find("predictor", name.predictor)
-    if "embeddings" in entry.needs and prompts.embeddings is None:
-        raise ConfigurationError(
-            f"the predictor {name.predictor!r} needs the prompts' embeddings (--prompts, --embeddings), but got none"
-        )
+    name.check_embeddings(prompts.embeddings is not None)
     policy, predictor = build_policy(name.policy), predictor_over(prompts, name.predictor)
     if name.guarded:
         return GuardedRule(name.text, policy, predictor, setting)
@@ -109,7 +122,7 @@ def predictor_over(prompts: PromptSet, name: str) -> Predictor:
     """The predictor of that name over the prompts, with their embeddings where it reads any."""
     entry = registry.find("predictor", name)
     own = "embeddings" in entry.reads and prompts.embeddings is not None
-    settings = AllocationSettings(predictor=entry.name, embedding_model="the prompts' own" if own else "none")
+    settings = AllocationSettings(predictor=entry.name, embedding_model=OWN_EMBEDDINGS if own else "none")
     predictor: Predictor = build_predictor(prompts, settings)
     return predictor
 

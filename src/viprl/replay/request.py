@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from viprl.errors import ConfigurationError, require
 from viprl.prompts import PromptSet
 from viprl.prompts.files import read_prompts
 from viprl.replay.engine.compare import compare
-from viprl.replay.lineup import default_lineup, not_for, parse_rule
+from viprl.replay.lineup import OWN_EMBEDDINGS, default_lineup, not_for, parse_rule
 from viprl.replay.log import VisitLog
 from viprl.replay.rates import Rates, rates_of_log
 from viprl.replay.readers import ReadReport, read_log, read_rates
@@ -76,6 +77,7 @@ class ReplayRequest:
     fresh: bool = False
 
     def __post_init__(self) -> None:
+        self._check_settings()
         for name, least in LEAST.items():
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value >= least):
@@ -96,10 +98,27 @@ class ReplayRequest:
             raise ConfigurationError("`rollouts` says what is behind the rates of a pool; a log has its own counts")
         if self.prompts is None and (self.embeddings or self.side_information):
             raise ConfigurationError("--embeddings and --side-information need --prompts, whose rows they belong to")
-        for rule in self.rules:
-            parse_rule(rule)
         formula(self.estimator)
         self.selecting = AllocationSettings(candidates=self.candidates, selection=self.selection)
+
+    def _check_settings(self) -> None:
+        """Refuse what AllocationSettings refuse: of the estimator, the bounds, and every rule with a predictor."""
+        common = AllocationSettings(
+            estimator=self.estimator,
+            variance="formula",
+            min_group_size=self.min_group_size,
+            max_group_size=self.max_group_size,
+        )
+        offered: dict[str, Any] = {"side_information": self.side_information} if self.side_information else {}
+        if self.embeddings is not None or self.protocol == "drift":  # which draws its prompts' embeddings
+            offered["embedding_model"] = OWN_EMBEDDINGS
+        rules = [rule for rule in map(parse_rule, self.rules) if rule.predictor is not None]
+        for rule in rules:
+            rule.check_embeddings("embedding_model" in offered)
+            common.replace(policy=rule.policy, predictor=rule.predictor, **rule.read(offered))
+        unread = {name: offered[name] for name in offered if not any(rule.read(offered).get(name) for rule in rules)}
+        if rules and self.protocol != "drift":
+            common.replace(predictor=rules[0].predictor, **unread)
 
 
 @dataclass

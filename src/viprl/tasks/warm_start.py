@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import random
 import shutil
 import tempfile
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from viprl._files import default_cache_dir
 from viprl.tasks.additions import Addition, draw_additions
 from viprl.tasks.tiny_model import build_tiny_llama, build_tokenizer
 
@@ -43,13 +43,6 @@ class WarmStart:
         """16 hex digits that name this recipe in the cache."""
         recipe = {"format": FORMAT, **dataclasses.asdict(self)}
         return hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def default_cache_dir() -> Path:
-    """``$VIPRL_CACHE``, else ``$XDG_CACHE_HOME/viprl``, else ``~/.cache/viprl``."""
-    if os.environ.get("VIPRL_CACHE"):
-        return Path(os.environ["VIPRL_CACHE"])
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "viprl"
 
 
 def cached_warm_start(

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from viprl import registry
-from viprl.errors import ConfigurationError
+from viprl._yaml import parse_value, read_mapping
+from viprl.errors import ConfigurationError, nearest
 from viprl.settings import AllocationSettings, settings_fields, settings_of
 
 
@@ -168,7 +169,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> TrainConfig:
     Raises:
         ConfigurationError: unreadable file, unknown key (names the nearest valid one), or a value that breaks a rule.
     """
-    values = _read_yaml(Path(path))
+    values = read_mapping(path)
     for key, value in _pairs(overrides):
         _assign(values, key, value)
     known = [f.name for f in dataclasses.fields(TrainConfig)]
@@ -187,23 +188,6 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> TrainConfig:
     return TrainConfig(**values)
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
-    import yaml
-
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigurationError(
-            f"the configuration must be a readable file, but got {str(path)!r}: {error}"
-        ) from error
-    except yaml.YAMLError as error:
-        raise ConfigurationError(f"{path} must be YAML, but: {error}") from error
-    if not isinstance(values, dict):
-        raise ConfigurationError(f"{path} must hold a mapping of keys to values, but holds {type(values).__name__}")
-    _repair_floats(values)
-    return values
-
-
 def _pairs(overrides: Sequence[str]) -> Iterable[tuple[str, Any]]:
     words = list(overrides)
     while words:
@@ -214,31 +198,6 @@ def _pairs(overrides: Sequence[str]) -> Iterable[tuple[str, Any]]:
                 raise ConfigurationError(f"an override must be key=value or --key value, but got {word!r}")
             text = words.pop(0)
         yield key, parse_value(text)
-
-
-def parse_value(text: str) -> Any:
-    """A YAML value; ``1e-4`` is a number here, as people mean it."""
-    import yaml
-
-    try:
-        holder = {"value": yaml.safe_load(text) if text else ""}
-    except yaml.YAMLError as error:
-        raise ConfigurationError(f"the value of an override must be YAML, but got {text!r}") from error
-    _repair_floats(holder)
-    return holder["value"]
-
-
-def _repair_floats(values: Any) -> None:
-    """YAML 1.1 reads 1e-4 (no dot) as a string; make such strings numbers, in place."""
-    items = values.items() if isinstance(values, dict) else enumerate(values)
-    for key, value in list(items):
-        if isinstance(value, dict | list):
-            _repair_floats(value)
-        elif isinstance(value, str) and value[:1] in "+-.0123456789" and "e" in value.lower():
-            try:
-                values[key] = float(value)
-            except ValueError:
-                continue
 
 
 def _assign(values: dict[str, Any], key: str, value: Any) -> None:
@@ -273,9 +232,9 @@ def _unknown(key: str, known: Sequence[str]) -> str:
 
 def _one_of(name: str, value: object, allowed: Sequence[str]) -> None:
     if value not in allowed:
-        close = difflib.get_close_matches(str(value), allowed, n=1)
-        hint = f"; nearest: {close[0]!r}" if close else ""
-        raise ConfigurationError(f"`{name}` must be one of {', '.join(allowed)}, but got {value!r}{hint}")
+        raise ConfigurationError(
+            f"`{name}` must be one of {', '.join(allowed)}, but got {value!r}{nearest(value, allowed)}"
+        )
 
 
 _INTEGERS = ("group_size", "eval_every", "eval_samples", "eval_batch_size")

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from viprl._files import default_cache_dir
 from viprl.errors import ConfigurationError
 from viprl.reports.progress import Progress, make_progress
 from viprl.tasks import make_task
-from viprl.tasks.warm_start import default_cache_dir
 from viprl.training.arguments import is_main_process, load_reward, main_process_first
 from viprl.training.callbacks import MetricsFile
 from viprl.training.config import TrainConfig

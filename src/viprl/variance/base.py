@@ -40,8 +40,8 @@ class Realised(NamedTuple):
 class VarianceModel(ABC):
     """The gradient variance of a prompt as a function of its group size: the base of every variance model.
 
-    A subclass gives ``name``, ``variance`` and ``curve``. One that learns sets ``learns``, and gives ``bind``,
-    ``taught``, ``learn`` and its state; the other methods may stay as they are.
+    A subclass gives ``name`` and ``curve``, and ``variance`` where it has a formula. One that learns sets ``learns``,
+    and gives ``bind``, ``taught``, ``learn`` and its state; the other methods may stay as they are.
     """
 
     name: str
@@ -58,9 +58,18 @@ class VarianceModel(ABC):
         """The advantages whose variance this is; ``viprl.group_advantages`` knows the name."""
         return self.name
 
-    @abstractmethod
     def variance(self, prediction: Prediction | ArrayLike, n: ArrayLike) -> FloatArray:
-        """v_q(n) at per-prompt sizes: n (B,) -> (B,); or its curve: n (K,) with K != B, or (1, K) -> (B, K)."""
+        """v_q(n) at per-prompt sizes: n (B,) -> (B,); or its curve: n (K,) with K != B, or (1, K) -> (B, K).
+
+        Read off ``curve`` at whole n, unless a subclass has a formula.
+        """
+        sizes = check_sizes(n, whole=True)
+        batch = batch_size(prediction)
+        if is_curve(sizes, batch):
+            return self.curve(prediction, sizes.reshape(-1))
+        distinct, column = np.unique(np.broadcast_to(sizes, (batch,)), return_inverse=True)
+        values = self.curve(prediction, distinct)
+        return np.asarray(values[np.arange(batch), column.reshape(-1)], dtype=np.float64)
 
     @abstractmethod
     def curve(self, prediction: Prediction | ArrayLike, sizes: ArrayLike) -> FloatArray:

@@ -47,7 +47,7 @@ from scipy import special
 
 from viprl._arrays import FloatArray
 from viprl.errors import InvalidInputError
-from viprl.variance.base import BiasWarning, VarianceModel, batch_size, check_sizes, is_curve
+from viprl.variance.base import BiasWarning, VarianceModel, check_sizes
 from viprl.variance.separable import RLOO
 
 if TYPE_CHECKING:
@@ -85,22 +85,12 @@ class GRPO(VarianceModel):
         self.epsilon = epsilon
         self.reward_range = reward_range
 
-    def variance(self, prediction: Prediction | ArrayLike, n: ArrayLike) -> FloatArray:
-        """v_q(n): n (B,) or a scalar -> (B,); n (K,) with K != B, or (1, K) -> (B, K). n must be whole.
+    def curve(self, prediction: Prediction | ArrayLike, sizes: ArrayLike) -> FloatArray:
+        """(B, K) values of v_q at the sizes (K,), which must be whole.
 
         Raises:
             InvalidInputError: a plain array instead of a Prediction: E[p(1-p)] does not determine the curve.
         """
-        sizes = check_sizes(n, whole=True)
-        batch = batch_size(prediction)
-        if is_curve(sizes, batch):
-            return self.curve(prediction, sizes.reshape(-1))
-        distinct, column = np.unique(np.broadcast_to(sizes, (batch,)), return_inverse=True)
-        values = self.curve(prediction, distinct)
-        return np.asarray(values[np.arange(batch), column.reshape(-1)], dtype=np.float64)
-
-    def curve(self, prediction: Prediction | ArrayLike, sizes: ArrayLike) -> FloatArray:
-        """(B, K) values of v_q at the sizes (K,)."""
         return expect_counts(prediction, sizes, lambda n: self.squared_advantages(n) / n**2)
 
     def squared_advantages(self, n: int) -> FloatArray:

@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike
 
 from viprl._arrays import FloatArray
 from viprl.errors import InvalidInputError
-from viprl.variance.base import VarianceModel, batch_size, check_sizes, is_curve
+from viprl.variance.base import VarianceModel, check_sizes
 from viprl.variance.grpo import count_means, posterior_of_p
 
 if TYPE_CHECKING:
@@ -56,16 +56,6 @@ class MaxRL(VarianceModel):
         if isinstance(terms, bool) or not isinstance(terms, int) or terms < 1:
             raise InvalidInputError(f"`terms` must be a positive integer, but got {terms!r}")
         self.terms = terms
-
-    def variance(self, prediction: Prediction | ArrayLike, n: ArrayLike) -> FloatArray:
-        """v_q(n): n (B,) or a scalar -> (B,); n (K,) with K != B, or (1, K) -> (B, K). n must be whole."""
-        sizes = check_sizes(n, whole=True)
-        batch = batch_size(prediction)
-        if is_curve(sizes, batch):
-            return self.curve(prediction, sizes.reshape(-1))
-        distinct, column = np.unique(np.broadcast_to(sizes, (batch,)), return_inverse=True)
-        values = self.curve(prediction, distinct)
-        return np.asarray(values[np.arange(batch), column.reshape(-1)], dtype=np.float64)
 
     def curve(self, prediction: Prediction | ArrayLike, sizes: ArrayLike) -> FloatArray:
         """(B, K) values of v_q at the sizes (K,); infinite at n = 1 unless the prompt is surely dead or solved."""

@@ -9,12 +9,12 @@ import numpy as np
 
 from viprl._arrays import BoolArray, FloatArray
 from viprl._tables import column_names
-from viprl.errors import ConfigurationError, InvalidInputError
+from viprl.errors import ConfigurationError
 from viprl.replay.rates import MixedRolloutsError, Rates, rollouts_behind
 from viprl.replay.readers.columns import resolve
 from viprl.replay.readers.report import LogFormatError, ReadReport
 from viprl.replay.readers.rollouts import binary_rewards
-from viprl.replay.readers.rows import numbers, prompt_of, rows_of
+from viprl.replay.readers.rows import numbers_of
 from viprl.replay.readers.visits import NAME_REWARDS, NO_ROLLOUTS, as_fractions
 
 LAYOUTS = {
@@ -56,15 +56,7 @@ def read_rates(
     places: list[int] = []
     values: list[list[float]] = []
     wanted = [name for name in LAYOUTS[layout] if name != "prompt_id"]
-    for line, row in rows_of(path, report, names.values()):
-        try:
-            prompt_id, found = prompt_of(row, names, report), numbers(row, {name: names[name] for name in wanted})
-        except (ValueError, InvalidInputError) as error:
-            report.bad(path.name, line, str(error))
-            continue
-        if prompt_id is None:
-            report.bad(path.name, line, "prompt_id is missing")
-            continue
+    for line, prompt_id, found in numbers_of(path, report, names, wanted):
         ids.append(prompt_id)
         places.append(line)
         values.append([found[name] for name in wanted])

@@ -31,6 +31,30 @@ def rows_of(path: Path, report: ReadReport, columns: Collection[str] | None = No
         malformed(last + 1, str(error).removeprefix(f"{path} "))
 
 
+def numbers_of(
+    path: Path, report: ReadReport, names: dict[str, str], wanted: Collection[str], *, optional: str | None = None
+) -> Iterator[tuple[int, str, dict[str, float]]]:
+    """(line, prompt_id, numbers) of every row that has an id and numbers; the others are noted in the report.
+
+    Args:
+        names: canonical name -> column.
+        wanted: which of them are numbers; NaN where missing.
+        optional: a row without this number is left out, and not for a fault.
+    """
+    for line, row in rows_of(path, report, names.values()):
+        try:
+            prompt_id, found = prompt_of(row, names, report), numbers(row, {name: names[name] for name in wanted})
+        except (ValueError, InvalidInputError) as error:
+            report.bad(path.name, line, str(error))
+            continue
+        if optional is not None and found[optional] != found[optional]:
+            report.drop(f"the {optional} is missing")
+        elif prompt_id is None:
+            report.bad(path.name, line, "prompt_id is missing")
+        else:
+            yield line, prompt_id, found
+
+
 def numbers(row: Row, columns: dict[str, str]) -> dict[str, float]:
     """The cells as numbers, NaN where missing.
 

@@ -20,7 +20,7 @@ from viprl.replay.log import VisitLog
 from viprl.replay.readers.columns import resolve
 from viprl.replay.readers.report import LogFormatError, ReadReport
 from viprl.replay.readers.rollouts import RolloutTable
-from viprl.replay.readers.rows import LARGEST, is_whole, numbers, prompt_of, rows_of
+from viprl.replay.readers.rows import LARGEST, is_whole, numbers_of
 
 LAYOUTS = {
     "visits": ("step", "prompt_id", "successes", "n_rollouts"),
@@ -81,34 +81,15 @@ def read_visits(
 
 
 def _read_visits(path: Path, names: dict[str, str], table: _Visits, report: ReadReport) -> None:
-    wanted = {name: names[name] for name in NUMBERS if name in names}
-    for line, row in rows_of(path, report, names.values()):
-        try:
-            prompt_id, found = prompt_of(row, names, report), numbers(row, wanted)
-        except (ValueError, InvalidInputError) as error:
-            report.bad(path.name, line, str(error))
-            continue
-        if prompt_id is None:
-            report.bad(path.name, line, "prompt_id is missing")
-            continue
+    for line, prompt_id, found in numbers_of(path, report, names, [name for name in NUMBERS if name in names]):
         table.places.append((path.name, line))
         table.ids.append(prompt_id)
         table.values.append([found.get(name, np.nan) for name in NUMBERS])
 
 
 def _read_rollouts(path: Path, names: dict[str, str], table: RolloutTable, report: ReadReport) -> None:
-    wanted = {name: names[name] for name in ("step", "reward")}
-    for line, row in rows_of(path, report, names.values()):
-        try:
-            prompt_id, found = prompt_of(row, names, report), numbers(row, wanted)
-        except (ValueError, InvalidInputError) as error:
-            report.bad(path.name, line, str(error))
-            continue
-        if np.isnan(found["reward"]):
-            report.drop("the reward is missing")
-        elif prompt_id is None:
-            report.bad(path.name, line, "prompt_id is missing")
-        elif not is_whole(found["step"]) or np.isinf(found["reward"]):
+    for line, prompt_id, found in numbers_of(path, report, names, ("step", "reward"), optional="reward"):
+        if not is_whole(found["step"]) or np.isinf(found["reward"]):
             report.bad(path.name, line, "step is not a whole number, or the reward is infinite")
         else:
             table.add_named(int(found["step"]), prompt_id, prompt_id, found["reward"])

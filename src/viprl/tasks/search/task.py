@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from viprl._files import default_cache_dir
 from viprl.errors import ConfigurationError
 from viprl.tasks.base import Task, check_positive
 from viprl.tasks.search.agent import LoopLimits, ModelGenerate, Rollout, question_messages, run_rollouts
@@ -124,7 +125,6 @@ class SearchTask(Task):
         from transformers import AutoTokenizer, LlamaForCausalLM
 
         from viprl.tasks.search import tiny
-        from viprl.tasks.warm_start import default_cache_dir
 
         recipe = tiny.WarmStart(seed=seed)
         text = json.dumps([tiny.FORMAT, dataclasses.asdict(recipe), dataclasses.asdict(self._world)], sort_keys=True)

@@ -12,6 +12,7 @@ from viprl.tasks.search.bm25 import BM25Retriever
 from viprl.tasks.search.protocol import parse_turn
 from viprl.tasks.search.session import SearchLimits, SearchSession
 from viprl.tasks.search.world import RELATIONS, FactWorld, Mistakes, demonstrate, names
+from viprl.tasks.tiny_model import build_tiny_llama
 
 FORMAT = 1  # raise when the warm start's code changes its outcome
 CONTROL = ("<|pad|>", "<|im_start|>", "<|im_end|>")
@@ -72,38 +73,8 @@ def build_tokenizer(world: FactWorld) -> Any:
 
 
 def build_model(tokenizer: Any, *, layers: int = 2, hidden: int = 64, seed: int = 0) -> Any:
-    """A Llama with tied embeddings (about 0.15 million parameters by default) that starts out inclined to copy.
-
-    Answering means copying names out of results. From a plain initialisation models of this size need many hundreds of
-    steps to discover that; with value and output projections near multiples of the identity (what a head attends to, it
-    adds to its prediction) and larger embeddings it takes about a hundred.
-    """
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = LlamaForCausalLM(
-            LlamaConfig(
-                vocab_size=len(tokenizer),
-                hidden_size=hidden,
-                intermediate_size=4 * hidden,
-                num_hidden_layers=layers,
-                num_attention_heads=4,
-                num_key_value_heads=4,
-                max_position_embeddings=512,
-                tie_word_embeddings=True,
-                pad_token_id=tokenizer.pad_token_id,
-                eos_token_id=tokenizer.eos_token_id,
-                bos_token_id=None,
-            )
-        )
-        with torch.no_grad():
-            model.model.embed_tokens.weight.normal_(0.0, 0.1)
-            for layer in model.model.layers:
-                for projection in (layer.self_attn.v_proj, layer.self_attn.o_proj):
-                    projection.weight.add_(0.5 * torch.eye(hidden))
-    return model
+    """A Llama of about 0.15 million parameters by default that starts out inclined to copy names out of results."""
+    return build_tiny_llama(tokenizer, layers=layers, hidden=hidden, seed=seed, positions=512, copying=True)
 
 
 @dataclass(frozen=True)
