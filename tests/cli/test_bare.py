@@ -49,6 +49,7 @@ LOG = "step,prompt_id,successes,n_rollouts\n" + "".join(
         ("replay log.csv", "matplotlib"),
         ("replay --protocol drift", "matplotlib"),
         ("train job.yaml", "trl"),
+        ("arena --out out", "trl"),
         ("gradient-variance job.yaml", "torch"),
         ("diagnose pools.npz", None),
         ("serve-search corpus.jsonl", "bm25s"),

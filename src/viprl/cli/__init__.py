@@ -17,6 +17,7 @@ VERBS = (
     "replay",
     "forecast",
     "train",
+    "arena",
     "evaluate",
     "gradient_variance",
     "diagnose",
