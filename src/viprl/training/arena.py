@@ -191,15 +191,23 @@ def _worded(differences: Sequence[float]) -> str:
     return f"{found.estimate:+.3f}{beside}"
 
 
+@dataclass(frozen=True)
+class _CellRun(Run):
+    cell: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.cell}, seed {self.seed}"
+
+
 def _train(arena: Arena, cell: str, seed: int, progress: Progress) -> dict[str, Any] | None:
     """The row of one run; None when it was told to stop."""
     config = arena.config(cell, seed)
-    run = Run(config.policy, seed, arena.output / f"{cell}-seed{seed}")
+    run = _CellRun(config.policy, seed, arena.output / f"{cell}-seed{seed}", cell)
     begun = time.monotonic()
     task, cache = make_task(config.task_name, **config.task_settings), arena.cache or default_cache_dir()
     trainer_settings(config, run, task, cache)
     shutil.rmtree(run.folder, ignore_errors=True)  # of a run that was stopped
-    progress.message(f"{cell}, seed {seed}")
     if not train_one(config, run, task, cache, progress):
         return None
     summary = run.summary()
