@@ -142,3 +142,18 @@ def test_reward_functions_cannot_reach_other_rows(tmp_path):
 
     data = tiny.dataset().add_column("tags", [["a"]] * 16)
     make("rloo", tmp_path, train_dataset=data, reward_funcs=reward, max_steps=2).train()
+
+
+def test_rows_made_by_a_transform(tmp_path):
+    """``set_transform``: no prompt is stored, yet every row has one; ids are those of the rows that are made."""
+    stored = tiny.dataset()
+    texts = dict(enumerate(stored["prompt"]))
+    data = Dataset.from_dict({"at": list(texts), "key": stored["key"], "gold": stored["gold"]})
+    data.set_transform(lambda rows: {**rows, "prompt": [texts[at] for at in rows["at"]]})
+    for column, known in ((None, {content_hash(text) for text in texts.values()}), ("key", set(stored["key"]))):
+        trainer = make("rloo", tmp_path / str(column), train_dataset=data, prompt_id_column=column, max_steps=2)
+        record = Recorder(trainer)
+        trainer.train()
+        assert trainer.allocator.step == 2 and set(trainer.last_step.prompt_ids) <= known
+        rows = [row for batch in record.batches for row in batch]
+        assert rows and {prompt for prompt, _, _ in rows} <= set(texts.values())
