@@ -84,8 +84,8 @@ def needed(own: list[Row], base: list[Row]) -> tuple[float, float, float]:
     return share(np.arange(len(own))), float(low), float(high)
 
 
-def table(results: Results, pool: str) -> list[str]:
-    """The pool's cells, best first."""
+def table(results: Results, pool: str, least: int) -> list[str]:
+    """The pool's cells of ``least`` seeds or more, best first."""
     lines = [
         "| cell | seeds | held-out success | minus uniform [95 %] | rollouts to uniform's last [95 %] | live groups |",
         "|---|---|---|---|---|---|",
@@ -93,7 +93,7 @@ def table(results: Results, pool: str) -> list[str]:
     found = []
     for cell in results.cells[pool]:
         seeds, own, base = results.paired(pool, cell)
-        if not seeds:
+        if len(seeds) < least:
             continue
         final = np.array([row["curve"][-1][1] for row in own])
         gap, low, high = interval(final - np.array([row["curve"][-1][1] for row in base]))
@@ -137,12 +137,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", nargs="+", type=Path)
     parser.add_argument("--figure", type=Path)
+    parser.add_argument("--least", type=int, default=1, help="seeds that a cell must have to be in the tables")
     parser.add_argument("--cells", nargs="+", default=["uniform", "vip", "top4", "dapo", "mopps", "default4"])
     args = parser.parse_args()
     results = Results(args.results)
     for pool in pools.NAMES:
         if pool in results.cells:
-            print(f"\n**{pool}**\n", *table(results, pool), sep="\n")
+            print(f"\n**{pool}**\n", *table(results, pool, args.least), sep="\n")
     if args.figure:
         figure(results, args.cells, args.figure)
 
